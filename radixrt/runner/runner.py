@@ -1,0 +1,109 @@
+"""One step on the device: forward, then sample.  Owns the model, the K/V tensors and the last token of each row.
+
+``forward`` and ``sample`` only queue work on the stream; nothing here waits for the device but ``Pending.result``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from radixrt.attention.base import AttentionBackend, ForwardContext
+from radixrt.batch import Batch, Logprobs, PromptScores, Samples, SamplingBatch
+from radixrt.cache.kv_pool import KVPool
+from radixrt.models import Model
+from radixrt.runner import sampler
+from radixrt.runner.stream import Stream
+
+# Prompt positions scored at a time: bounds the logits held at once.
+SCORE_ROWS = 128
+
+T = TypeVar("T")
+Scores = tuple[Tensor, Tensor, Tensor, Tensor | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Logits:
+    """Device tensors a forward pass leaves: logits [S, V] float32 of the sampled positions, and prompt scores."""
+
+    logits: Tensor
+    prompt_scores: Scores | None
+
+
+class Pending:
+    """The samples of a step that may still be computing."""
+
+    def __init__(self, future: Future[tuple[Tensor, Scores | None, Scores | None]]) -> None:
+        self._future = future
+
+    def result(self) -> Samples:
+        """Wait for the step and copy its samples to the host; raises what the step raised."""
+        tokens, logprobs, prompt_scores = self._future.result()
+        return Samples(tokens.cpu().numpy(), _to_host(logprobs), _to_host(prompt_scores))
+
+
+class ModelRunner:
+    def __init__(
+        self, *, model: Model, pool: KVPool, backend: AttentionBackend, stream: Stream, num_rows: int, device: torch.device
+    ) -> None:
+        self._model = model
+        self._pool = pool
+        self._backend = backend
+        self._stream = stream
+        self._last_tokens = torch.zeros(num_rows, dtype=torch.int64, device=device)
+
+    def forward(self, batch: Batch) -> Future[Logits]:
+        """Queue the forward pass of a step."""
+        return self._submit(lambda: self._forward(batch))
+
+    def sample(self, batch: Batch, logits: Future[Logits], sampling: SamplingBatch) -> Pending:
+        """Queue the sampling of a step whose forward pass was queued before."""
+        return Pending(self._submit(lambda: self._sample(batch, logits.result(), sampling)))
+
+    def close(self) -> None:
+        self._stream.close()
+
+    def _submit(self, work: Callable[[], T]) -> Future[T]:
+        def run() -> T:
+            with torch.inference_mode():
+                return work()
+
+        return self._stream.submit(run)
+
+    def _forward(self, batch: Batch) -> Logits:
+        ids = batch.input_ids
+        if len(batch.device_index):
+            ids[batch.device_index] = self._last_tokens[batch.device_rows]
+        hidden = self._model.forward(ids, batch.positions, ForwardContext.of(batch, self._pool, self._backend))
+        logits = self._model.logits(hidden[batch.sample_index])
+        return Logits(logits, None if batch.prompt_scores is None else self._score(hidden, batch.prompt_scores))
+
+    def _score(self, hidden: Tensor, scores: PromptScores) -> Scores:
+        parts = []
+        for index in torch.arange(len(scores.index), device=hidden.device).split(SCORE_ROWS):
+            given = None if scores.given is None else scores.given[index]
+            parts.append(sampler.logprobs_of(self._model.logits(hidden[scores.index[index]]), scores.targets[index], scores.top, given))
+        chosen, values, ids, given_parts = zip(*parts, strict=True)
+        return torch.cat(chosen), torch.cat(values), torch.cat(ids), torch.cat(given_parts) if scores.given is not None else None
+
+    def _sample(self, batch: Batch, found: Logits, sampling: SamplingBatch) -> tuple[Tensor, Scores | None, Scores | None]:
+        reported = None if sampling.logprob_rows is None else found.logits[sampling.logprob_rows]  # a copy: sampling edits in place
+        tokens = sampler.sample(found.logits, sampling)
+        self._last_tokens[batch.last_rows] = tokens[batch.last_index].clamp(min=0)
+        logprobs: Scores | None = None
+        if reported is not None and sampling.logprob_rows is not None:
+            chosen = tokens[sampling.logprob_rows]
+            logprobs = sampler.logprobs_of(reported, chosen, sampling.logprob_top, sampling.logprob_given)
+        return tokens, logprobs, found.prompt_scores
+
+
+def _to_host(scores: Scores | None) -> Logprobs | None:
+    if scores is None:
+        return None
+    chosen, values, ids, given = scores
+    return Logprobs(chosen.cpu().numpy(), values.cpu().numpy(), ids.cpu().numpy(), None if given is None else given.cpu().numpy())

@@ -1,0 +1,230 @@
+"""The values that travel between the layers: requests, sampling parameters and outputs.
+
+Frozen msgspec structs, so that the same objects cross the process link as msgpack.  Knows neither torch nor HTTP.
+Token ids are ints in ``[0, vocab_size)``; a position is an index into prompt + output.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+
+import msgspec
+
+from radixrt.errors import InvalidSampling, RequestError
+
+MAX_TOP_LOGPROBS = 20
+GREEDY_TEMPERATURE = 1e-6
+
+
+class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How the tokens of one request are chosen; SGLang's names and defaults.
+
+    ``max_new_tokens=None`` means up to the context, 0 computes the prompt only.  ``top_k=-1`` and ``top_p=1`` switch
+    those filters off.  Penalties count generated tokens only.  Noise is a function of ``(seed, position)``; without a
+    seed the engine picks one.  ``ignore_eos`` ignores the end-of-sequence tokens and ``stop_token_ids``.
+    """
+
+    max_new_tokens: int | None = 128
+    min_new_tokens: int = 0
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = -1
+    min_p: float = 0.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    no_stop_trim: bool = False
+    skip_special_tokens: bool = True
+    spaces_between_special_tokens: bool = True
+    n: int = 1
+    logit_bias: dict[int, float] = {}
+    seed: int | None = None
+
+    def validate(self, vocab_size: int) -> None:
+        """Raise InvalidSampling, naming the parameter, unless every value is in its published range."""
+        for name, low, high, low_open in _FLOAT_RANGES:
+            value = getattr(self, name)
+            if not (math.isfinite(value) and (low < value if low_open else low <= value) and value <= high):
+                bounds = "a non-negative finite number" if high == math.inf else f"in {'(' if low_open else '['}{low:g}, {high:g}]"
+                raise InvalidSampling(f"{name} must be {bounds}, got {value}.", param=name)
+        if self.top_k != -1 and self.top_k < 1:
+            raise InvalidSampling(f"top_k must be -1 (disable) or at least 1, got {self.top_k}.", param="top_k")
+        if self.max_new_tokens is not None and self.max_new_tokens < 0:
+            raise InvalidSampling(f"max_new_tokens must be at least 0, got {self.max_new_tokens}.", param="max_new_tokens")
+        longest = math.inf if self.max_new_tokens is None else self.max_new_tokens
+        if not 0 <= self.min_new_tokens <= longest:
+            raise InvalidSampling(f"min_new_tokens must be in [0, max_new_tokens({longest})], got {self.min_new_tokens}.", param="min_new_tokens")
+        if self.n < 1:
+            raise InvalidSampling(f"n must be at least 1, got {self.n}.", param="n")
+        if self.seed is not None and not -(2**63) <= self.seed < 2**63:
+            raise InvalidSampling("seed must be a 64-bit integer.", param="seed")
+        for token in self.stop_token_ids:
+            if not 0 <= token < vocab_size:
+                raise InvalidSampling(f"stop_token_ids must be in [0, {vocab_size - 1}], got {token}.", param="stop_token_ids")
+        for token, bias in self.logit_bias.items():
+            if not 0 <= token < vocab_size:
+                raise InvalidSampling(f"logit_bias keys must be in [0, {vocab_size - 1}], got {token}.", param="logit_bias")
+            if not -100.0 <= bias <= 100.0:
+                raise InvalidSampling(f"logit_bias values must be in [-100, 100], got {bias}.", param="logit_bias")
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature < GREEDY_TEMPERATURE or self.top_k == 1
+
+
+_FLOAT_RANGES = (
+    ("temperature", 0.0, math.inf, False),
+    ("top_p", 0.0, 1.0, True),
+    ("min_p", 0.0, 1.0, False),
+    ("frequency_penalty", -2.0, 2.0, False),
+    ("presence_penalty", -2.0, 2.0, False),
+    ("repetition_penalty", 0.0, 2.0, True),
+)
+
+
+class LogprobOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What to report about probabilities; logprobs are of the model's own distribution (temperature 1, no penalties).
+
+    ``start_len``: first prompt position to report, -1 for outputs only.  ``top``: alternatives a position.
+    ``token_ids``: ids whose logprob is reported at each position.
+    """
+
+    start_len: int = -1
+    top: int = 0
+    token_ids: tuple[int, ...] = ()
+
+    def validate(self, vocab_size: int, num_prompt: int) -> None:
+        if not 0 <= self.top <= MAX_TOP_LOGPROBS:
+            raise InvalidSampling(f"top logprobs must be in [0, {MAX_TOP_LOGPROBS}], got {self.top}.", param="top_logprobs")
+        if not -1 <= self.start_len <= num_prompt:
+            raise RequestError(f"logprob_start_len must be in [-1, {num_prompt}], got {self.start_len}.", param="logprob_start_len", code="invalid_value")
+        for token in self.token_ids:
+            if not 0 <= token < vocab_size:
+                raise InvalidSampling(f"token_ids_logprob must be in [0, {vocab_size - 1}], got {token}.", param="token_ids_logprob")
+
+
+class TokenLogprob(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Logprob of one token, with the alternatives asked for as ``(logprob, token id)``, most likely first.
+
+    ``logprob`` is None for the first token of a prompt, which nothing predicts.
+    """
+
+    logprob: float | None
+    token: int
+    top: list[tuple[float, int]] = []
+    given: list[tuple[float, int]] = []
+
+
+class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One sequence to generate, as the engine core takes it: tokens only, one answer (``sampling.n`` is 1 here).
+
+    ``uid`` is made by the engine front, unique for ever.  ``namespace`` separates cache entries: nothing is shared
+    between requests whose namespaces differ.
+    """
+
+    uid: int
+    prompt: list[int]
+    sampling: SamplingParams
+    namespace: tuple[str, ...] = ()
+    logprobs: LogprobOptions | None = None
+    priority: int = 0
+
+
+class FinishReason(enum.StrEnum):
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+
+
+class Finish(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Why a request ended.  ``matched`` is the stop token id or stop string; ``status`` an HTTP status for aborts."""
+
+    reason: FinishReason
+    matched: int | str | None = None
+    message: str | None = None
+    status: int | None = None
+
+
+class TokenOutput(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What one step confirmed of one request.  ``finish`` is set exactly once, in the last output of a request.
+
+    ``logprobs`` has one entry a token when asked for; ``prompt_logprobs`` the next run of prompt positions.
+    ``cached_tokens``: prompt tokens found in the cache at first admission.
+    """
+
+    uid: int
+    tokens: list[int]
+    finish: Finish | None = None
+    logprobs: list[TokenLogprob] | None = None
+    prompt_logprobs: list[TokenLogprob] | None = None
+    cached_tokens: int = 0
+    num_retractions: int = 0
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """Token counts of one request; ``cached_tokens`` of the prompt came from the cache."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+
+
+class RequestOutput(msgspec.Struct, frozen=True, kw_only=True):
+    """One event of one answer, in text and tokens.
+
+    ``text_delta``/``token_ids_delta``/``logprobs_delta`` are what is new since the last event; joining them over the
+    stream gives the whole answer.  ``prompt_logprobs`` is complete, and present on the last event only.
+    """
+
+    rid: str
+    index: int
+    text_delta: str
+    token_ids_delta: list[int]
+    usage: Usage
+    finish: Finish | None = None
+    logprobs_delta: list[TokenLogprob] | None = None
+    prompt_logprobs: list[TokenLogprob] | None = None
+    num_retractions: int = 0
+
+
+class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
+    """A snapshot of the engine core after a step; tokens are KV slots, counters only grow.
+
+    free_tokens + cached_tokens + locked_tokens == capacity_tokens, where cached ones are evictable and locked ones are
+    held by running requests (their shared prefixes included).
+    """
+
+    capacity_tokens: int = 0
+    free_tokens: int = 0
+    cached_tokens: int = 0
+    locked_tokens: int = 0
+    num_running: int = 0
+    num_waiting: int = 0
+    num_retracted: int = 0
+    steps: int = 0
+    failed_steps: int = 0
+    prompt_tokens: int = 0
+    cached_prompt_tokens: int = 0
+    computed_tokens: int = 0
+    generated_tokens: int = 0
+    evicted_tokens: int = 0
+    finished: int = 0
+    aborted: int = 0
+
+
+class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What the engine front needs to know of the loaded model and the resolved engine."""
+
+    model_path: str
+    architecture: str
+    vocab_size: int
+    context_length: int
+    capacity_tokens: int
+    eos_token_ids: tuple[int, ...] = ()
+    dtype: str = "float32"
+    attention_backend: str = ""
+    load_seconds: float = 0.0
