@@ -179,7 +179,7 @@ def add(core: EngineCore, arrival: Arrival) -> None:
 
 
 SETTINGS = [
-    dict(cache=cache, overlap=overlap, jump=jump, draft=draft, budget=budget, num_slots=num_slots)
+    {"cache": cache, "overlap": overlap, "jump": jump, "draft": draft, "budget": budget, "num_slots": num_slots}
     for cache, overlap, jump, draft, budget, num_slots in itertools.product(
         (False, True), (False, True), (False, True), (False, True), (3, 64), (40, 400)
     )

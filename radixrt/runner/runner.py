@@ -85,9 +85,10 @@ class ModelRunner:
 
     def _score(self, hidden: Tensor, scores: PromptScores) -> Scores:
         parts = []
-        for index in torch.arange(len(scores.index), device=hidden.device).split(SCORE_ROWS):
-            given = None if scores.given is None else scores.given[index]
-            parts.append(sampler.logprobs_of(self._model.logits(hidden[scores.index[index]]), scores.targets[index], scores.top, given))
+        for start in range(0, len(scores.index), SCORE_ROWS):
+            part = slice(start, start + SCORE_ROWS)
+            given = None if scores.given is None else scores.given[part]
+            parts.append(sampler.logprobs_of(self._model.logits(hidden[scores.index[part]]), scores.targets[part], scores.top, given))
         chosen, values, ids, given_parts = zip(*parts, strict=True)
         return torch.cat(chosen), torch.cat(values), torch.cat(ids), torch.cat(given_parts) if scores.given is not None else None
 

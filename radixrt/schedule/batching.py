@@ -8,7 +8,7 @@ sampled position is known on the host, which is what penalties and grammar masks
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -21,6 +21,8 @@ from radixrt.grammar.bitmask import allow_all
 from radixrt.schedule.request import Request
 from radixrt.schedule.scheduler import RowResult, ScheduledRow, ScheduledStep
 from radixrt.types import TokenLogprob
+
+ToDevice = Callable[[object], Tensor]
 
 
 def build_batch(step: ScheduledStep, pages: PageTable, device: torch.device) -> Batch:
@@ -48,8 +50,8 @@ def build_batch(step: ScheduledStep, pages: PageTable, device: torch.device) -> 
     ends = np.repeat(offsets[1:], samples)
     sample_index = ends - 1 - (np.repeat(last, samples) - np.arange(len(ends)))
 
-    def to_device(values: np.ndarray | Sequence[int]) -> Tensor:
-        return torch.from_numpy(np.asarray(values, dtype=np.int64)).to(device, non_blocking=True)
+    def to_device(values: object) -> Tensor:
+        return torch.as_tensor(values, dtype=torch.int64).to(device, non_blocking=True)
 
     return Batch(
         input_ids=to_device(ids),
@@ -62,12 +64,12 @@ def build_batch(step: ScheduledStep, pages: PageTable, device: torch.device) -> 
         device_rows=to_device(device_rows),
         sample_index=to_device(sample_index),
         last_index=to_device(last[sampled]),
-        last_rows=to_device([rows[i].row for i in sampled]),
+        last_rows=to_device(np.array([row.row for row in rows])[sampled]),
         prompt_scores=_prompt_scores(rows, offsets, to_device),
     )
 
 
-def _prompt_scores(rows: Sequence[ScheduledRow], offsets: np.ndarray, to_device) -> PromptScores | None:  # type: ignore[no-untyped-def]
+def _prompt_scores(rows: Sequence[ScheduledRow], offsets: np.ndarray, to_device: ToDevice) -> PromptScores | None:
     index: list[int] = []
     targets: list[int] = []
     given: list[tuple[int, ...]] = []
@@ -215,7 +217,7 @@ def _fill_masks(masks: np.ndarray, row: ScheduledRow) -> None:
         request.grammar.rollback(accepted)
 
 
-def _padded(given: Sequence[tuple[int, ...]], to_device) -> Tensor | None:  # type: ignore[no-untyped-def]
+def _padded(given: Sequence[tuple[int, ...]], to_device: ToDevice) -> Tensor | None:
     width = max(map(len, given), default=0)
     return to_device([[*ids, *[-1] * (width - len(ids))] for ids in given]) if width else None
 

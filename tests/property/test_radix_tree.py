@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from array import array
 
-from hypothesis import settings, strategies as st
+from hypothesis import settings
+from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from radixrt.cache.radix_tree import RadixTree
