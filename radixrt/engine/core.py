@@ -212,6 +212,8 @@ class EngineCore:
         return outputs
 
     def _fail(self, flight: InFlight | None, error: Exception) -> list[TokenOutput]:
+        if flight is not None and all(row.is_void for row in flight.step.rows):
+            return []  # it was launched on top of a step that failed, and went down with it
         self._failed_steps += 1
         self._failures_in_row += 1
         logger.error("a step failed: %s", json.dumps(self._summary(flight)), exc_info=error)
