@@ -60,7 +60,9 @@ class ScheduleConfig:
     """Which requests run, and how a step is filled."""
 
     schedule_policy: str = option("fcfs", "order of the waiting requests", choices=("fcfs", "lpm"))
-    chunked_prefill_size: int | None = option(None, "most tokens computed in one step, -1 for no limit; default: by device", metavar="TOKENS")
+    chunked_prefill_size: int | None = option(
+        None, "most tokens computed in one step, -1 for no limit; default: by device", metavar="TOKENS"
+    )
     max_running_requests: int | None = option(None, "most requests running at once; default: by device")
     disable_overlap_schedule: bool = option(False, "do the host work of a step after its forward pass, not under it")
 

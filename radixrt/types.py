@@ -11,7 +11,7 @@ import math
 
 import msgspec
 
-from radixrt.errors import InvalidSampling, RequestError
+from radixrt.errors import InvalidSampling
 
 MAX_TOP_LOGPROBS = 20
 GREEDY_TEMPERATURE = 1e-6
@@ -57,7 +57,9 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
             raise InvalidSampling(f"max_new_tokens must be at least 0, got {self.max_new_tokens}.", param="max_new_tokens")
         longest = math.inf if self.max_new_tokens is None else self.max_new_tokens
         if not 0 <= self.min_new_tokens <= longest:
-            raise InvalidSampling(f"min_new_tokens must be in [0, max_new_tokens({longest})], got {self.min_new_tokens}.", param="min_new_tokens")
+            raise InvalidSampling(
+                f"min_new_tokens must be in [0, max_new_tokens({longest})], got {self.min_new_tokens}.", param="min_new_tokens"
+            )
         if self.n < 1:
             raise InvalidSampling(f"n must be at least 1, got {self.n}.", param="n")
         if self.seed is not None and not -(2**63) <= self.seed < 2**63:
@@ -101,7 +103,7 @@ class LogprobOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         if not 0 <= self.top <= MAX_TOP_LOGPROBS:
             raise InvalidSampling(f"top logprobs must be in [0, {MAX_TOP_LOGPROBS}], got {self.top}.", param="top_logprobs")
         if not -1 <= self.start_len <= num_prompt:
-            raise RequestError(f"logprob_start_len must be in [-1, {num_prompt}], got {self.start_len}.", param="logprob_start_len", code="invalid_value")
+            raise InvalidSampling(f"logprob_start_len must be in [-1, {num_prompt}], got {self.start_len}.", param="logprob_start_len")
         for token in self.token_ids:
             if not 0 <= token < vocab_size:
                 raise InvalidSampling(f"token_ids_logprob must be in [0, {vocab_size - 1}], got {token}.", param="token_ids_logprob")

@@ -15,13 +15,14 @@ from radixrt.models.config import ModelShape
 VOCAB_SIZE = 259
 END_OF_TEXT = 256
 END_OF_TURN = 258
+MAX_CONTEXT = 8192
 _LIKELY = (*b"abcdefghijklmnopqrstuvwxyz ", END_OF_TEXT)
 
 
 class ToyModel:
     """K of a position is its token id; the hidden state is a 64-bit hash of the tokens up to there."""
 
-    def __init__(self, *, context_length: int = 8192, device: torch.device | str = "cpu") -> None:
+    def __init__(self, *, context_length: int = MAX_CONTEXT, device: torch.device | str = "cpu") -> None:
         self.shape = ModelShape(
             architecture="ToyForCausalLM",
             vocab_size=VOCAB_SIZE,
@@ -42,7 +43,8 @@ class ToyModel:
         pool.store(0, batch.slots, k, k)
         tokens = pool.k[0][batch.page_table].view(batch.page_table.shape).to(torch.int64)
         hashes = ((tokens + 1) * self._weights[: tokens.shape[1]]).cumsum(dim=1)
-        rows = torch.repeat_interleave(torch.arange(batch.num_rows, device=tokens.device), torch.as_tensor(batch.counts, device=tokens.device))
+        counts = torch.as_tensor(batch.counts, device=tokens.device)
+        rows = torch.arange(batch.num_rows, device=tokens.device).repeat_interleave(counts)
         return hashes[rows, positions].unsqueeze(1)
 
     def logits(self, hidden: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from radixrt.batch import Batch, LogitEdits, PromptScores, SamplingBatch, Samples
+from radixrt.batch import Batch, LogitEdits, PromptScores, Samples, SamplingBatch
 from radixrt.batch import Logprobs as LogprobArrays
 from radixrt.cache.slots import PageTable
 from radixrt.grammar.bitmask import allow_all

@@ -261,9 +261,8 @@ class Scheduler:
         # Samples below the first unverified position would be dropped, so they are not taken.
         sample_from = max(start + 1, request.num_verified)
         score_from = min(max(start + 1, request.num_scored), request.num_prompt)
-        row = ScheduledRow(
-            request, start, count, request.epoch, request.lease.row, sample_from, score_from, max(score_from, min(end + 1, request.num_prompt))
-        )
+        score_to = max(score_from, min(end + 1, request.num_prompt))
+        row = ScheduledRow(request, start, count, request.epoch, request.lease.row, sample_from, score_from, score_to)
         self.counters.computed_tokens += count
         self.cache.publish(request.lease, request.tokens, request.num_sure)
         return row

@@ -1,0 +1,244 @@
+"""The command line: ``radixrt serve | generate | info``.  Flags are generated from the configuration dataclasses."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import platform
+import sys
+import types
+import typing
+from collections.abc import Callable, Iterable, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, NoReturn
+
+import radixrt
+from radixrt.config import CacheConfig, EngineConfig, Hardware, ModelConfig, ScheduleConfig, ServerConfig, flag, nearest, resolve
+from radixrt.errors import ConfigError, RadixrtError
+from radixrt.types import SamplingParams
+
+EXIT_FAILURE = 1
+EXIT_CONFIG = 2
+ENGINE_GROUPS: tuple[type[Any], ...] = (ModelConfig, CacheConfig, ScheduleConfig)
+ALL_GROUPS: tuple[type[Any], ...] = (ServerConfig, *ENGINE_GROUPS)
+SHOWN_PACKAGES = ("torch", "numpy", "tokenizers", "transformers", "gguf", "safetensors", "fastapi", "uvicorn", "pyzmq", "msgspec", "orjson")
+
+_UNITS = {"k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit code: 2 for a mistake in the flags or the configuration, 1 for another failure."""
+    parser = build_parser()
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    options, unknown = parser.parse_known_args(given)
+    if options.command is None:
+        parser.print_help()
+        return EXIT_CONFIG
+    if unknown:
+        command: Parser = options.parser
+        command.error(_unknown(unknown[0], command.flags()))
+    run: Callable[[argparse.Namespace], int] = options.run
+    try:
+        return run(options)
+    except ConfigError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return EXIT_CONFIG
+    except RadixrtError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return EXIT_FAILURE
+    except KeyboardInterrupt:
+        return 130
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse without abbreviations, whose errors are one line."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(allow_abbrev=False, formatter_class=_Formatter, **options)
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(EXIT_CONFIG, f"error: {message} (see {self.prog} --help)\n")
+
+    def flags(self) -> list[str]:
+        return [name for action in self._actions for name in action.option_strings]
+
+
+class _Formatter(argparse.HelpFormatter):
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=34, width=120)
+
+
+def build_parser() -> Parser:
+    """Build the parser with its commands."""
+    parser = Parser(prog="radixrt", description="Serve language models with a shared-prefix KV cache.")
+    parser.add_argument("--version", action="version", version=f"radixrt {radixrt.__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
+
+    serve = commands.add_parser(
+        "serve", usage="%(prog)s [flags]", help="serve a model over HTTP", description="Serve a model over HTTP."
+    )
+    for group in ALL_GROUPS:
+        add_options(serve, group)
+    serve.set_defaults(run=run_serve, parser=serve)
+
+    generate = commands.add_parser(
+        "generate", usage="%(prog)s [flags] PROMPT", help="complete a prompt without a server",
+        description="Complete a prompt in this process.",
+    )
+    generate.add_argument("prompt", help="the text to complete, or - for standard input")
+    generate.add_argument("--chat", action="store_true", help="send the prompt as a user's message through the chat template")
+    sampling = generate.add_argument_group("sampling")
+    defaults = SamplingParams()
+    for name, kind in (("max_new_tokens", _count), ("temperature", float), ("top_p", float), ("top_k", int), ("seed", int)):
+        default = getattr(defaults, name)
+        note = "random" if default is None else default
+        sampling.add_argument(flag(name), type=kind, default=default, help=f"default: {note}")
+    sampling.add_argument("--stop", action="append", default=[], metavar="TEXT", help="stop before this text; may be repeated")
+    for group in ENGINE_GROUPS:
+        add_options(generate, group)
+    generate.set_defaults(run=run_generate, parser=generate)
+
+    show = commands.add_parser(
+        "info", usage="%(prog)s [flags]", help="show versions, hardware and configuration", description="Show what would run here."
+    )
+    show.add_argument("--json", action="store_true", help="print one JSON object")
+    for group in ALL_GROUPS:
+        add_options(show, group)
+    show.set_defaults(run=run_info, parser=show)
+    return parser
+
+
+def add_options(parser: argparse.ArgumentParser, kind: type[Any]) -> None:
+    """Add a group with a flag for every field of a configuration dataclass."""
+    title = kind.__name__.removesuffix("Config").lower()
+    group = parser.add_argument_group(title, (kind.__doc__ or "").partition("\n")[0])
+    hints = typing.get_type_hints(kind)
+    for field in dataclasses.fields(kind):
+        names = [flag(field.name), *field.metadata["aliases"]]
+        help = field.metadata["help"]
+        value_type = _value_type(hints[field.name])
+        if value_type is bool:
+            assert field.default is False, "switches are off by default"
+            group.add_argument(*names, action="store_true", dest=field.name, help=help)
+            continue
+        if field.default is not None and "default:" not in help:
+            help += f" (default: {field.default})"
+        choices, metavar = field.metadata["choices"], field.metadata["metavar"]
+        parse: Callable[[str], Any] = value_type
+        if choices:
+            parse, metavar = _one_of(choices), "{" + ",".join(choices) + "}"
+        elif metavar in ("TOKENS", "BYTES"):
+            parse = _count
+        group.add_argument(
+            *names, dest=field.name, type=parse, default=field.default, metavar=metavar or value_type.__name__.upper(),
+            help=help.replace("%", "%%"),
+        )
+
+
+def engine_config(options: argparse.Namespace) -> EngineConfig:
+    """Read the engine's configuration from parsed flags."""
+    return EngineConfig.of(**{field.name: getattr(options, field.name) for kind in ENGINE_GROUPS for field in dataclasses.fields(kind)})
+
+
+def server_config(options: argparse.Namespace) -> ServerConfig:
+    """Read the server's configuration from parsed flags."""
+    return ServerConfig(**{field.name: getattr(options, field.name) for field in dataclasses.fields(ServerConfig)})
+
+
+def run_serve(options: argparse.Namespace) -> int:
+    # The server's packages take a moment to load, which help and errors in flags should not wait for.
+    from radixrt.server.lifecycle import serve
+    from radixrt.server.screen import set_up_logging
+
+    config = server_config(options)
+    set_up_logging(config.log_level)
+    return serve(engine_config(options), config)
+
+
+def run_generate(options: argparse.Namespace) -> int:
+    from radixrt.engine.engine import Engine
+
+    prompt = sys.stdin.read() if options.prompt == "-" else options.prompt
+    params = SamplingParams(
+        max_new_tokens=options.max_new_tokens, temperature=options.temperature, top_p=options.top_p, top_k=options.top_k,
+        seed=options.seed, stop=tuple(options.stop),
+    )
+    with Engine(config=engine_config(options)) as engine:
+        shown = 0
+        if options.chat:
+            answers = engine.chat([{"role": "user", "content": prompt}], params, stream=True)
+        else:
+            answers = engine.generate(prompt, params, stream=True)
+        for answer in answers:
+            text: str = answer["text"]
+            print(text[shown:], end="", flush=True)
+            shown = len(text)
+        print()
+    return 0
+
+
+def run_info(options: argparse.Namespace) -> int:
+    hardware = Hardware.detect()
+    resolved = resolve(engine_config(options), hardware)
+    server = dataclasses.asdict(server_config(options))
+    if server["api_key"] is not None:
+        server["api_key"] = "***"
+    report = {
+        "versions": {"radixrt": radixrt.__version__, "python": platform.python_version(), **_versions(SHOWN_PACKAGES)},
+        "hardware": {"machine": platform.machine(), "system": platform.system(), **dataclasses.asdict(hardware)},
+        "server": server,
+        **{name: dataclasses.asdict(getattr(resolved, name)) for name in ("model", "cache", "schedule")},
+    }
+    if options.json:
+        print(json.dumps(report))
+        return 0
+    for title, rows in report.items():
+        print(title)
+        for name, value in rows.items():
+            print(f"  {name:<30} {'-' if value is None else value}")
+    return 0
+
+
+def _value_type(hint: Any) -> type[Any]:
+    """The type of a field without its None."""
+    if isinstance(hint, types.UnionType):
+        (hint,) = (part for part in hint.__args__ if part is not type(None))
+    assert isinstance(hint, type)
+    return hint
+
+
+def _count(text: str) -> int:
+    """Read a whole number that may end in a unit: 16K is 16,384, 16k is 16,000."""
+    number, scale = (text[:-1], _UNITS[text[-1]]) if text[-1:] in _UNITS else (text, 1)
+    try:
+        value = float(number) * scale if scale > 1 else int(number)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number such as 4096, 16K or 2M") from None
+    if value != int(value):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
+    return int(value)
+
+
+def _one_of(choices: Sequence[str]) -> Callable[[str], str]:
+    def read(text: str) -> str:
+        if text not in choices:
+            raise argparse.ArgumentTypeError(f"{text!r} is not one of {', '.join(choices)}{nearest(text, choices)}")
+        return text
+
+    return read
+
+
+def _unknown(argument: str, flags: Iterable[str]) -> str:
+    name = argument.partition("=")[0]
+    return f"unknown flag {name}{nearest(name, flags)}" if name.startswith("-") else f"unexpected argument {name!r}"
+
+
+def _versions(packages: Iterable[str]) -> dict[str, str]:
+    found = {}
+    for package in packages:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found

@@ -1,0 +1,242 @@
+"""The embedded engine: ``Engine`` computes in this process, with no children, and answers in SGLang's shape.
+
+Blocking calls may come from any thread and coroutines from any event loop, a notebook's included: the work is done on a
+private event loop in a thread of its own, and in the thread of the core.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import threading
+import weakref
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from types import TracebackType
+from typing import Any, TypeVar, Unpack
+
+import msgspec
+
+import radixrt
+from radixrt.config import EngineConfig
+from radixrt.engine.async_engine import AsyncEngine
+from radixrt.engine.calls import Answers, Call, NativeDict, Options, Prompts, Samplings
+from radixrt.engine.client import CoreClient
+from radixrt.errors import EngineStopped
+from radixrt.text.tokenizer import Tokenizer
+from radixrt.types import EngineStats
+
+T = TypeVar("T")
+
+
+class Engine:
+    """A language model in this process.
+
+    Options are the names of the command line's flags (``model_path``, ``max_total_tokens``, …); or give one ``config``.
+    The model is loaded when the constructor returns.  A context manager; closed at the latest when the interpreter
+    exits.  ``client`` and ``tokenizer`` replace what would be made from the config.  Raises ConfigError.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig | None = None,
+        *,
+        client: CoreClient | None = None,
+        tokenizer: Tokenizer | None = None,
+        **options: Any,
+    ) -> None:
+        if config is not None and options:
+            raise TypeError("give a config or options, not both")
+        self._engine = AsyncEngine(config or EngineConfig.of(**options), in_process=True, client=client, tokenizer=tokenizer)
+        self._thread = _LoopThread()
+        self._finalizer = weakref.finalize(self, _close, self._thread, self._engine)
+        try:
+            self._thread.run(self._engine.start())
+        except BaseException:
+            self._finalizer()
+            raise
+
+    def generate(
+        self, prompt: Prompts = None, sampling_params: Samplings = None, *, stream: bool = False, **options: Unpack[Options]
+    ) -> Any:
+        """Answer a prompt or a list of prompts, as text here or as token ids in ``input_ids``.
+
+        Returns ``{"text", "output_ids", "meta_info"}``; a list of these for a list of prompts or ``n`` > 1; with
+        ``stream`` an iterator of them, each with all of the text so far and, when there are several answers, "index".
+        Raises RequestError when one of the prompts is refused; the others are aborted then.
+        """
+        call = Call.of(prompt, sampling_params, **options)
+        return self._iterate(call) if stream else self._thread.run(call.answers(self._engine))
+
+    async def async_generate(
+        self, prompt: Prompts = None, sampling_params: Samplings = None, *, stream: bool = False, **options: Unpack[Options]
+    ) -> Any:
+        """As ``generate``, awaited on any event loop; with ``stream`` the result is an asynchronous iterator."""
+        call = Call.of(prompt, sampling_params, **options)
+        return self._iterate_async(call) if stream else await self._thread.wait(call.answers(self._engine))
+
+    def chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        sampling_params: Samplings = None,
+        *,
+        stream: bool = False,
+        template_kwargs: Mapping[str, Any] | None = None,
+        continue_final_message: bool = False,
+        **options: Unpack[Options],
+    ) -> Any:
+        """Answer a conversation, rendered by the model's chat template; otherwise as ``generate``."""
+        encode = self._engine.encode_chat(
+            [dict(message) for message in messages],
+            add_generation_prompt=not continue_final_message,
+            continue_final_message=continue_final_message,
+            template_kwargs=template_kwargs,
+        )
+        options["input_ids"] = self._thread.run(encode)
+        return self.generate(None, sampling_params, stream=stream, **options)
+
+    def encode(self, text: str) -> list[int]:
+        """Return the tokens of a text."""
+        return self._engine.tokenizer.encode(text)
+
+    def decode(self, tokens: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """Return the text of tokens."""
+        return self._engine.tokenizer.decode(tokens, skip_special_tokens=skip_special_tokens)
+
+    def abort(self, rid: str) -> bool:
+        """Abort the request of exactly this name; its caller gets what there is.  False when there is none."""
+        return self._thread.run(self._engine.abort(rid))
+
+    def abort_all(self) -> int:
+        """Abort every request; returns how many."""
+        return self._thread.run(self._engine.abort_all())
+
+    def flush_cache(self) -> bool:
+        """Empty the KV cache; False, with nothing done, while requests are running."""
+        return self._thread.run(self._engine.flush_cache())
+
+    @property
+    def stats(self) -> EngineStats:
+        """The last snapshot of the core."""
+        return self._engine.stats
+
+    def get_server_info(self) -> dict[str, Any]:
+        """Return version, configuration, model and a snapshot of the core as plain values."""
+        engine = self._engine
+        return {
+            "version": radixrt.__version__,
+            "status": engine.status,
+            **asdict(engine.config),
+            "model_info": msgspec.to_builtins(engine.info),
+            "stats": msgspec.to_builtins(engine.stats),
+        }
+
+    def close(self) -> None:
+        """Abort what runs and free the model; idempotent."""
+        self._finalizer()
+
+    shutdown = close
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def _iterate(self, call: Call) -> Iterator[NativeDict]:
+        events = call.events(self._engine)
+        try:
+            while (event := self._thread.run(_next(events))) is not None:
+                yield event
+        finally:
+            # Not awaited: a forgotten iterator may be collected on the very thread that would have to do it.
+            self._thread.spawn(events.aclose())
+
+    async def _iterate_async(self, call: Call) -> AsyncIterator[NativeDict]:
+        events = call.events(self._engine)
+        try:
+            while (event := await self._thread.wait(_next(events))) is not None:
+                yield event
+        finally:
+            self._thread.spawn(events.aclose())
+
+
+async def _next(events: Answers) -> NativeDict | None:
+    return await anext(events, None)
+
+
+class _LoopThread:
+    """An event loop that runs in a thread of its own until it is stopped."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._lock = threading.Lock()
+        self._stopped = False
+        self._thread = threading.Thread(target=self._run, name="radixrt-engine", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_current(self) -> bool:
+        return threading.current_thread() is self._thread
+
+    def spawn(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        """Start a coroutine on the loop; the future of a stopped loop has EngineStopped."""
+        with self._lock:
+            if not self._stopped:
+                return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        coroutine.close()
+        refused: concurrent.futures.Future[T] = concurrent.futures.Future()
+        refused.set_exception(EngineStopped("The engine is closed."))
+        return refused
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the loop and wait for it; it is cancelled when the wait is interrupted."""
+        if self.is_current:
+            coroutine.close()
+            raise RuntimeError("a blocking call on the engine's own event loop would wait for ever")
+        future = self.spawn(coroutine)
+        try:
+            return future.result()
+        except concurrent.futures.CancelledError:
+            raise EngineStopped("The engine was closed.") from None
+        except BaseException:
+            future.cancel()
+            raise
+
+    async def wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the loop and await it from another; it is cancelled with the awaiting task."""
+        return await asyncio.wrap_future(self.spawn(coroutine))
+
+    def stop(self) -> None:
+        """Cancel what is left and end the thread; idempotent."""
+        with self._lock:
+            if self._stopped:
+                return
+            self._stopped = True
+            self._loop.call_soon_threadsafe(self._loop.stop)
+        if not self.is_current:
+            self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            self._loop.run_forever()
+            self._loop.run_until_complete(_cancel_all())
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        finally:
+            self._loop.close()
+
+
+async def _cancel_all() -> None:
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in left:
+        task.cancel()
+    await asyncio.gather(*left, return_exceptions=True)
+
+
+def _close(thread: _LoopThread, engine: AsyncEngine) -> None:
+    if thread.is_current:
+        # Collected on the loop's own thread, which cannot wait for itself.
+        thread.spawn(engine.close()).add_done_callback(lambda _: thread.stop())
+        return
+    thread.spawn(engine.close()).exception()
+    thread.stop()

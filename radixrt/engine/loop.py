@@ -1,0 +1,170 @@
+"""The loop around an engine core: commands in, one step, reports out.
+
+The same body serves a worker process and a thread of the embedding process; they differ in the inbox and in where
+reports go.  It runs in exactly one thread, which also loads the core.  Whatever goes wrong while one command is handled
+ends that request and nothing else.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+from radixrt.config import EngineConfig
+from radixrt.engine.link import PROTOCOL, Abort, Add, Command, Failed, Flush, Flushed, Outputs, Progress, Ready, Report, Stop
+from radixrt.errors import ConfigError, RadixrtError
+from radixrt.types import EngineStats, Finish, FinishReason, GenerateRequest, ModelInfo, TokenOutput
+
+logger = logging.getLogger(__name__)
+
+OnProgress = Callable[[int, int, str], None]
+
+
+class Core(Protocol):
+    """The engine core as its owner sees it; ``radixrt.engine.core.EngineCore`` is the one that computes."""
+
+    info: ModelInfo
+
+    def add(self, request: GenerateRequest) -> None: ...
+
+    def abort(self, uid: int) -> None: ...
+
+    def flush(self) -> bool: ...
+
+    def has_work(self) -> bool: ...
+
+    def step(self) -> list[TokenOutput]: ...
+
+    def stats(self) -> EngineStats: ...
+
+    def close(self) -> None: ...
+
+
+class LoadCore(Protocol):
+    def __call__(self, config: EngineConfig, *, progress: OnProgress | None = None) -> Core: ...
+
+
+class Inbox(Protocol):
+    def receive(self, *, block: bool) -> Command | None:
+        """Return the next command; None when there is none, or, if told to block, when it is time to look around."""
+
+
+def load_core(config: EngineConfig, *, progress: OnProgress | None = None) -> Core:
+    """Load the real core."""
+    # Imported here because the core brings torch, which a front with a worker process never needs.
+    from radixrt.engine.core import EngineCore
+
+    return EngineCore.load(config, progress=progress)
+
+
+class CoreLoop:
+    """Loads one core and drives it until told to stop.
+
+    Other threads may read ``steps``, ``busy`` and ``loaded``, and set ``stopping``.
+    """
+
+    def __init__(self, inbox: Inbox, report: Callable[[Report], None]) -> None:
+        self.steps = 0
+        self.busy = False
+        self.loaded = False
+        self.stopping = False
+        self._inbox = inbox
+        self._report = report
+
+    def run(self, load: LoadCore, config: EngineConfig) -> bool:
+        """Load, report Ready and serve until Stop; False, after a report of Failed, when it ended by itself."""
+        try:
+            core = load(config, progress=self._progress)
+        except _Stopped:
+            return True
+        except ConfigError as error:
+            self._report(Failed(str(error), config=True))
+            return False
+        except Exception as error:
+            logger.exception("loading the model failed")
+            self._report(Failed(f"loading the model failed: {_first_line(error)}"))
+            return False
+        try:
+            self.loaded = True
+            self._report(Ready(PROTOCOL, core.info, core.stats()))
+            self._serve(core)
+        except Exception as error:
+            if not isinstance(error, RadixrtError):
+                logger.exception("the engine core failed")
+            self._report(Failed(f"the engine core failed: {_first_line(error)}"))
+            return False
+        finally:
+            core.close()
+        return True
+
+    def _progress(self, done: int, total: int, name: str) -> None:
+        if self.stopping:
+            raise _Stopped
+        self._report(Progress(done, total, name))
+
+    def _serve(self, core: Core) -> None:
+        while not self.stopping:
+            self.busy = core.has_work()
+            command = self._inbox.receive(block=not self.busy)
+            while command is not None and not self.stopping:
+                try:
+                    self._accept(core, command)
+                except Exception:
+                    logger.exception("%s could not be handled", type(command).__name__)
+                    self._refuse(core, command)
+                command = self._inbox.receive(block=False)
+            if not self.stopping and core.has_work():
+                self.busy = True
+                outputs = core.step()
+                self.steps += 1
+                self._report(Outputs(outputs, core.stats()))
+
+    def _accept(self, core: Core, command: Command) -> None:
+        match command:
+            case Add(requests):
+                refused = [output for request in requests if (output := self._add(core, request)) is not None]
+                if refused:
+                    self._report(Outputs(refused, core.stats()))
+            case Abort(uid):
+                core.abort(uid)
+            case Flush(ticket):
+                self._report(Flushed(ticket, core.flush(), core.stats()))
+            case Stop():
+                self.stopping = True
+            case _:
+                raise AssertionError(f"{type(command).__name__} is not for a running core")
+
+    def _refuse(self, core: Core, command: Command) -> None:
+        match command:
+            case Add(requests):
+                self._report(Outputs([refusal(request.uid, "internal error", 500) for request in requests], core.stats()))
+            case Abort(uid):
+                self._report(Outputs([refusal(uid, "internal error", 500)], core.stats()))
+            case Flush(ticket):
+                self._report(Flushed(ticket, False, core.stats()))
+
+    def _add(self, core: Core, request: GenerateRequest) -> TokenOutput | None:
+        try:
+            core.add(request)
+        except RadixrtError as error:
+            return refusal(request.uid, error.message, error.status)
+        except Exception:
+            logger.exception("request %d could not be added", request.uid)
+            core.abort(request.uid)
+            return refusal(request.uid, "internal error while the request was added", 500)
+        return None
+
+
+class _Stopped(Exception):
+    """Breaks off loading."""
+
+
+def refusal(uid: int, message: str, status: int) -> TokenOutput:
+    """The output that ends a request which will not be (further) computed."""
+    return TokenOutput(uid, [], finish=Finish(FinishReason.ABORT, message=message, status=status))
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).strip()
+    return text.splitlines()[0] if text else type(error).__name__

@@ -1,0 +1,137 @@
+"""The numbers an operator sees, as Prometheus text under SGLang's names.
+
+Gauges and counters of the core are read from one snapshot, so that they agree with each other; times and requests are
+counted here, as the engine front sees them.  Each engine has a registry of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+
+from prometheus_client import CollectorRegistry, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from radixrt.types import EngineStats
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+# Throughput is taken over a window at least this long.
+WINDOW_SECONDS = 1.0
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+
+
+class Metrics:
+    """What one engine has done and is doing."""
+
+    def __init__(self, model_name: str) -> None:
+        self._labels = {"model_name": model_name}
+        self._registry = CollectorRegistry()
+        self._first_token = self._histogram("time_to_first_token_seconds", "From taking a request to its first token")
+        self._next_token = self._histogram("inter_token_latency_seconds", "Between two tokens of one answer")
+        self._whole = self._histogram("e2e_request_latency_seconds", "From taking a request to its end")
+        self._requests = self._aborted = 0
+        self._throughput = 0.0
+        self._window_start = time.monotonic()
+        self._window_tokens = 0
+
+    def started(self, num: int) -> None:
+        """Count answers that were started."""
+        self._requests += num
+
+    def tokens(self, num: int, since_start: float, since_last: float | None) -> None:
+        """Count the arrival of ``num`` tokens of one answer; ``since_last`` is None for its first ones."""
+        if since_last is None:
+            self._first_token.observe(since_start)
+            return
+        for _ in range(num):
+            self._next_token.observe(since_last / num)
+
+    def finished(self, seconds: float, *, aborted: bool) -> None:
+        """Count the end of one answer."""
+        self._whole.observe(seconds)
+        self._aborted += aborted
+
+    def note(self, stats: EngineStats) -> None:
+        """Keep track of the throughput; called with every snapshot."""
+        now = time.monotonic()
+        elapsed = now - self._window_start
+        if elapsed >= WINDOW_SECONDS:
+            self._throughput = max(0, stats.generated_tokens - self._window_tokens) / elapsed
+            self._window_start, self._window_tokens = now, stats.generated_tokens
+
+    def render(self, stats: EngineStats, *, worker_pids: Sequence[int] = ()) -> bytes:
+        """Return everything in Prometheus' text format."""
+        snapshot = CollectorRegistry()
+        snapshot.register(_Families(self._families(stats, worker_pids)))
+        return generate_latest(snapshot) + generate_latest(self._registry)
+
+    def _histogram(self, name: str, help: str) -> Histogram:
+        family = Histogram(f"sglang:{name}", help, list(self._labels), buckets=_SECONDS, registry=self._registry)
+        return family.labels(**self._labels)
+
+    def _families(self, stats: EngineStats, worker_pids: Sequence[int]) -> Iterator[Metric]:
+        capacity, locked = stats.capacity_tokens, stats.locked_tokens
+        idle = time.monotonic() - self._window_start > 2 * WINDOW_SECONDS and not stats.num_running
+        gauges = (
+            ("sglang:num_running_reqs", "Requests being computed", stats.num_running),
+            ("sglang:num_queue_reqs", "Requests waiting", stats.num_waiting),
+            ("sglang:num_used_tokens", "KV slots held by running requests", locked),
+            ("sglang:token_usage", "Share of the KV slots held by running requests", locked / capacity if capacity else 0.0),
+            ("sglang:max_total_num_tokens", "KV slots", capacity),
+            ("sglang:kv_available_tokens", "KV slots that are free", stats.free_tokens),
+            ("sglang:kv_evictable_tokens", "KV slots of the cache that nobody holds", stats.cached_tokens),
+            ("sglang:kv_used_tokens", "KV slots held by running requests", locked),
+            ("sglang:gen_throughput", "Generated tokens a second, lately", 0.0 if idle else self._throughput),
+            ("sglang:cache_hit_rate", "Share of all prompt tokens that the cache had",
+             stats.cached_prompt_tokens / stats.prompt_tokens if stats.prompt_tokens else 0.0),
+        )  # fmt: skip
+        counters = (
+            ("sglang:prompt_tokens", "Prompt tokens of admitted requests", stats.prompt_tokens),
+            ("sglang:generation_tokens", "Generated tokens", stats.generated_tokens),
+            ("sglang:cached_tokens", "Prompt tokens that the cache had", stats.cached_prompt_tokens),
+            ("sglang:evicted_tokens", "KV slots evicted from the cache", stats.evicted_tokens),
+            ("sglang:num_requests", "Answers started", self._requests),
+            ("sglang:num_aborted_requests", "Answers aborted", self._aborted),
+            ("sglang:num_retracted_requests", "Times a running request was sent back to wait", stats.num_retracted),
+            ("radixrt_steps", "Steps of the engine core", stats.steps),
+            ("radixrt_failed_steps", "Steps that failed", stats.failed_steps),
+            ("radixrt_computed_tokens", "Tokens that went through the model", stats.computed_tokens),
+        )
+        names, values = list(self._labels), list(self._labels.values())
+        for name, help, value in gauges:
+            gauge = GaugeMetricFamily(name, help, labels=names)
+            gauge.add_metric(values, value)
+            yield gauge
+        for name, help, value in counters:
+            counter = CounterMetricFamily(name, help, labels=names)
+            counter.add_metric(values, value)
+            yield counter
+        memory = GaugeMetricFamily("radixrt_process_resident_memory_bytes", "Resident memory of each process", labels=[*names, "process"])
+        for role, pid in (("front", os.getpid()), *(("worker", pid) for pid in worker_pids)):
+            resident = resident_bytes(pid)
+            if resident is not None:
+                memory.add_metric([*values, role], resident)
+        yield memory
+
+
+class _Families(Collector):
+    def __init__(self, families: Iterator[Metric]) -> None:
+        self._list = list(families)
+
+    def collect(self) -> Iterator[Metric]:
+        return iter(self._list)
+
+
+def resident_bytes(pid: int) -> int | None:
+    """Return the resident memory of a process, or None where it cannot be read."""
+    if sys.platform != "linux":
+        return None
+    try:
+        with open(f"/proc/{pid}/statm", encoding="ascii") as statm:
+            return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, IndexError):
+        return None

@@ -1,0 +1,102 @@
+"""Main of the worker process: one engine core behind the process link.
+
+Started by ``ProcessClient`` as ``python -m radixrt.engine.worker DIRECTORY PARENT_PID``.  Lives no longer than its
+parent, leaves Ctrl-C to it, and stops in order on SIGTERM.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from types import FrameType
+
+from radixrt.engine.link import PROTOCOL, BeatSocket, Command, Failed, Heartbeat, Load, WorkerLink
+from radixrt.engine.loop import CoreLoop, LoadCore, load_core
+
+logger = logging.getLogger(__name__)
+
+BEAT_SECONDS = 1.0
+# How long an idle loop sleeps at most before it looks whether SIGTERM came.
+IDLE_MS = 250
+_PR_SET_PDEATHSIG = 1
+
+
+class LinkInbox:
+    """The commands of a worker link as the inbox of a loop."""
+
+    def __init__(self, link: WorkerLink) -> None:
+        self._link = link
+
+    def receive(self, *, block: bool) -> Command | None:
+        return self._link.receive(IDLE_MS if block else 0)
+
+
+def main(arguments: list[str], load: LoadCore = load_core) -> int:
+    """Serve until stopped and return the exit code: 0 when told to stop, 1 when the core failed."""
+    directory, parent = Path(arguments[0]), int(arguments[1])
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    die_with(parent)
+    link = WorkerLink(directory)
+    first = _first_command(link, parent)
+    if not isinstance(first, Load):
+        return 0
+    logging.basicConfig(level=first.log_level, format="%(levelname)s %(name)s (worker): %(message)s")
+    if first.protocol != PROTOCOL:
+        link.send(Failed(f"the worker speaks link protocol {PROTOCOL}, the front {first.protocol}"))
+        link.close()
+        return 1
+    loop = CoreLoop(LinkInbox(link), link.send)
+    ended = threading.Event()
+    beats = threading.Thread(target=_beat, args=(link.beats(), loop, parent, ended), name="heartbeat", daemon=True)
+    beats.start()
+
+    def stop(signum: int, frame: FrameType | None) -> None:
+        loop.stopping = True
+        if not loop.loaded:
+            os._exit(0)
+
+    signal.signal(signal.SIGTERM, stop)
+    try:
+        return 0 if loop.run(load, first.config) else 1
+    finally:
+        ended.set()
+        beats.join()
+        link.close()
+
+
+def die_with(parent: int) -> None:
+    """Have the kernel kill this process when its parent dies (Linux); exit at once if that has already happened.
+
+    The signal follows the *thread* that started the worker, which therefore must live as long as the engine.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _first_command(link: WorkerLink, parent: int) -> Command | None:
+    while os.getppid() == parent:
+        command = link.receive(IDLE_MS)
+        if command is not None:
+            return command
+    return None
+
+
+def _beat(socket: BeatSocket, loop: CoreLoop, parent: int, ended: threading.Event) -> None:
+    while not ended.wait(BEAT_SECONDS):
+        if os.getppid() != parent:
+            os._exit(1)
+        socket.send(Heartbeat(loop.steps, loop.busy))
+    socket.close()
+
+
+if __name__ == "__main__":
+    code = main(sys.argv[1:])
+    # Taking the interpreter and torch apart takes a second or more, and there is nothing left that could need it.
+    os._exit(code)

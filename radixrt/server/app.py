@@ -1,0 +1,43 @@
+"""The application: routes, errors and middleware around one engine.  Starting and stopping are not its business."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+import radixrt
+from radixrt.config import ServerConfig
+from radixrt.engine.async_engine import AsyncEngine
+from radixrt.server import auth, problems
+from radixrt.server.native import native_routes
+from radixrt.server.openai import openai_routes
+from radixrt.server.operations import operations_routes
+from radixrt.server.service import Service
+
+DESCRIPTION = "Serves a language model over the OpenAI routes and SGLang's /generate."
+
+
+def build_app(engine: AsyncEngine, config: ServerConfig) -> FastAPI:
+    """Build the app that serves an engine."""
+    app = FastAPI(title="radixrt", version=radixrt.__version__, description=DESCRIPTION, redoc_url=None)
+    service = Service(engine, config)
+    components: dict[str, Any] = {}
+    for routes in (openai_routes, native_routes, operations_routes):
+        app.include_router(routes(service, components))
+    problems.install(app)
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            schema = get_openapi(title=app.title, version=app.version, description=DESCRIPTION, routes=app.routes)
+            schema.setdefault("components", {}).setdefault("schemas", {}).update(components)
+            app.openapi_schema = schema
+        return app.openapi_schema
+
+    app.openapi = openapi  # type: ignore[method-assign]
+    if config.api_key:
+        app.add_middleware(auth.RequireKey, api_key=config.api_key)
+    # Added last, so outermost: refusals carry the request id too.
+    app.add_middleware(auth.NameAnswers, log=config.log_requests)
+    return app

@@ -1,0 +1,162 @@
+"""Reading request bodies: counted bytes, one strict JSON parser, typed structs.
+
+Every limit on the shape of a request is a named constant here.  What gets past this module has the right types; the
+ranges of sampling parameters are checked by ``SamplingParams`` itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+import orjson
+from starlette.requests import ClientDisconnect, Request
+
+from radixrt.errors import InvalidSampling, RequestError
+from radixrt.server.auth import REQUEST_ID
+from radixrt.server.problems import Refusal, excerpt
+
+MAX_PROMPTS = 64
+MAX_CHOICES = 16
+MAX_MESSAGES = 1024
+MAX_STOPS = 16
+MAX_STOP_CHARS = 256
+MAX_STOP_TOKENS = 256
+MAX_LOGIT_BIAS = 1024
+MAX_NAMESPACE_CHARS = 128
+BODY_TIMEOUT = 30.0
+
+Body = TypeVar("Body")
+
+_VALIDATION = re.compile(r"(?P<what>.*?)(?: - at (?:`key` in )?`\$\.?(?P<where>[^`]*)`)?", re.DOTALL)
+_MISSING = re.compile(r"Object missing required field `([^`]*)`")
+
+
+async def read_json(request: Request, *, max_bytes: int) -> dict[str, Any]:
+    """Read and parse a JSON object.
+
+    Raises Refusal 413 as soon as more than ``max_bytes`` are announced or have come, 408 when the client stalls, and
+    RequestError for what is not a JSON object: NaN, lone surrogates and nesting beyond 1,024 levels included.
+    """
+    too_large = Refusal(413, f"The body is larger than {max_bytes} bytes.", code="body_too_large")
+    announced = request.headers.get("content-length", "")
+    if announced.isascii() and announced.isdigit() and int(announced) > max_bytes:
+        raise too_large
+    parts = bytearray()
+    try:
+        async with asyncio.timeout(BODY_TIMEOUT):
+            async for part in request.stream():
+                parts += part
+                if len(parts) > max_bytes:
+                    raise too_large
+    except TimeoutError:
+        raise Refusal(408, "The body did not arrive in time.", code="body_timeout") from None
+    except ClientDisconnect:
+        raise Refusal(400, "The client closed the connection before the body was complete.", code="disconnected") from None
+    try:
+        value = orjson.loads(parts)
+    except orjson.JSONDecodeError as error:
+        raise RequestError(f"The body is not valid JSON: {excerpt(error)}", code="invalid_json") from None
+    if not isinstance(value, dict):
+        raise RequestError("The body must be a JSON object.", code="invalid_json")
+    return value
+
+
+def typed(value: dict[str, Any], kind: type[Body]) -> Body:
+    """Convert a parsed object to its struct; nothing is coerced but ints to floats.
+
+    Raises RequestError that names the field.
+    """
+    try:
+        return msgspec.convert(value, kind, strict=True, str_keys=True)
+    except msgspec.ValidationError as error:
+        missing = _MISSING.match(str(error))
+        if missing:
+            raise RequestError(f"{missing[1]} is required.", param=missing[1], code="missing_parameter") from None
+        found = _VALIDATION.fullmatch(str(error))
+        where = (found["where"] or None) if found else None
+        what = found["what"] if found else "Invalid value"
+        what = what.replace(" | null", "")
+        raise RequestError(f"{where}: {what}." if where else f"{what}.", param=where, code="invalid_type") from None
+
+
+def refuse(body: Mapping[str, Any], unsupported: Mapping[str, str], *, prefix: str = "") -> None:
+    """Raise RequestError when a field that would change the answer, and that this server does not honour, is set.
+
+    ``unsupported`` maps field names to what they ask for.  Empty values (null, false, 0, "", [], {}) ask for nothing.
+    """
+    for name, what in unsupported.items():
+        if body.get(name):
+            raise RequestError(f"{prefix}{name} ({what}) is not supported yet.", param=prefix + name, code="unsupported_parameter")
+
+
+def check_rid(rid: str | None) -> str | None:
+    """Return a well-formed request id; '' counts as none."""
+    if not rid:
+        return None
+    if not REQUEST_ID.fullmatch(rid):
+        raise RequestError("rid must be 1 to 128 characters of [A-Za-z0-9._:-].", param="rid", code="invalid_value")
+    return rid
+
+
+def check_choices(n: int | None) -> int:
+    """Return the number of choices, in [1, MAX_CHOICES]."""
+    if n is None:
+        return 1
+    if not 1 <= n <= MAX_CHOICES:
+        raise InvalidSampling(f"n must be in [1, {MAX_CHOICES}], got {n}.", param="n")
+    return n
+
+
+def check_stops(stop: str | Sequence[str] | None, name: str = "stop") -> tuple[str, ...]:
+    """Return the stop strings; empty ones are dropped, since every text contains them."""
+    stops = [stop] if isinstance(stop, str) else stop or []
+    if len(stops) > MAX_STOPS:
+        raise InvalidSampling(f"{name} takes at most {MAX_STOPS} strings, got {len(stops)}.", param=name)
+    if any(len(item) > MAX_STOP_CHARS for item in stops):
+        raise InvalidSampling(f"{name} strings may have at most {MAX_STOP_CHARS} characters.", param=name)
+    return tuple(item for item in stops if item)
+
+
+def check_stop_tokens(tokens: Sequence[int] | None) -> tuple[int, ...]:
+    if tokens is not None and len(tokens) > MAX_STOP_TOKENS:
+        raise InvalidSampling(f"stop_token_ids takes at most {MAX_STOP_TOKENS} ids, got {len(tokens)}.", param="stop_token_ids")
+    return tuple(tokens or ())
+
+
+def check_logit_bias(bias: dict[int, float] | None) -> dict[int, float]:
+    if bias is not None and len(bias) > MAX_LOGIT_BIAS:
+        raise InvalidSampling(f"logit_bias takes at most {MAX_LOGIT_BIAS} entries, got {len(bias)}.", param="logit_bias")
+    return bias or {}
+
+
+def namespace(cache_salt: str | None, extra_key: str | None) -> tuple[str, ...]:
+    """The cache namespace of a request: (adapter, salt, extra key), never joined into one string."""
+    for name, value in (("cache_salt", cache_salt), ("extra_key", extra_key)):
+        if value is not None and len(value) > MAX_NAMESPACE_CHARS:
+            raise RequestError(f"{name} may have at most {MAX_NAMESPACE_CHARS} characters.", param=name, code="invalid_value")
+    return ("", cache_salt or "", extra_key or "")
+
+
+def prompts(value: object, param: str) -> list[str | list[int]]:
+    """Return the prompts of a field that takes a string, token ids, or a list of either.
+
+    Raises RequestError for anything else and for more than MAX_PROMPTS.
+    """
+    if isinstance(value, str):
+        return [value]
+    if not isinstance(value, list):
+        raise RequestError(f"{param} must be a string, token ids, or a list of either.", param=param, code="invalid_type")
+    if not value:
+        raise RequestError(f"{param} must not be empty.", param=param, code="invalid_value")
+    if all(type(item) is int for item in value):
+        return [value]
+    if len(value) > MAX_PROMPTS:
+        raise RequestError(f"{param} takes at most {MAX_PROMPTS} prompts, got {len(value)}.", param=param, code="invalid_value")
+    texts = all(isinstance(item, str) for item in value)
+    if not texts and not all(isinstance(item, list) and all(type(token) is int for token in item) for item in value):
+        raise RequestError(f"{param} must hold only strings or only lists of token ids.", param=param, code="invalid_type")
+    return value

@@ -1,0 +1,181 @@
+"""The life of the server process: bind, load, serve, drain, leave.
+
+The port is bound before the model loads.  The first SIGINT or SIGTERM lets open streams finish and takes nothing new;
+a second one ends everything at once.  What the process returns is its exit code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import logging
+import signal
+import socket
+from collections.abc import Callable, Iterator
+
+import uvicorn
+
+from radixrt.config import EngineConfig, ServerConfig
+from radixrt.engine.async_engine import AsyncEngine
+from radixrt.errors import ConfigError, RadixrtError
+from radixrt.server.app import build_app
+from radixrt.server.connection import BoundedProtocol
+from radixrt.server.screen import Screen
+
+logger = logging.getLogger(__name__)
+
+BACKLOG = 2048
+KEEP_ALIVE_TIMEOUT = 30
+# After the drain nothing is open but connections in the middle of sending a request.
+CLOSE_TIMEOUT = 3
+EXIT_FAILURE = 1
+EXIT_CONFIG = 2
+
+
+def check(config: ServerConfig) -> None:
+    """Raise ConfigError for settings of the server that cannot work or should not."""
+    if not 0 <= config.port <= 65535:
+        raise ConfigError(f"--port must be in [0, 65535], got {config.port}")
+    if config.max_body_bytes < 1:
+        raise ConfigError(f"--max-body-bytes must be at least 1, got {config.max_body_bytes}")
+    if config.drain_timeout < 0:
+        raise ConfigError(f"--drain-timeout must not be negative, got {config.drain_timeout}")
+    if config.api_key is not None and not config.api_key.strip():
+        raise ConfigError("--api-key must not be empty")
+    if config.api_key is None and not config.allow_remote_without_api_key and not _loopback(config.host):
+        raise ConfigError(
+            f"--host {config.host} can be reached from other machines: set --api-key, or --allow-remote-without-api-key if that is meant"
+        )
+
+
+def bind(config: ServerConfig) -> socket.socket:
+    """Bind the port.  Raises ConfigError when it is taken or the address is not this machine's."""
+    try:
+        found = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, address = found[0]
+    except OSError as error:
+        raise ConfigError(f"--host {config.host}: {error.strerror or error}") from None
+    listener = socket.socket(family, kind, protocol)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(address)
+        # Listening at once makes a second server on the port fail here and not later.
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        reason = error.strerror or error
+        raise ConfigError(f"cannot listen on {config.host}:{config.port}: {reason}; try another --port, or 0 for any free one") from None
+    return listener
+
+
+def serve(engine_config: EngineConfig, config: ServerConfig) -> int:
+    """Run a server until it is told to stop; return the exit code.  Raises ConfigError before anything is served."""
+    check(config)
+    with contextlib.closing(bind(config)) as listener:
+        engine = AsyncEngine(engine_config, model_name=config.served_model_name)
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            return runner.run(_Run(engine, config, listener).run())
+
+
+class _QuietServer(uvicorn.Server):
+    """uvicorn without its signal handlers: it would raise the signal again after serving, past all clean-up."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class _Run:
+    """One run of the server."""
+
+    def __init__(self, engine: AsyncEngine, config: ServerConfig, listener: socket.socket) -> None:
+        self._engine = engine
+        self._config = config
+        self._listener = listener
+        self._stop = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._screen = Screen(config, listener.getsockname()[1])
+        self._http = _QuietServer(
+            uvicorn.Config(
+                build_app(engine, config), http=BoundedProtocol, ws="none", lifespan="off", access_log=False, log_config=None,
+                server_header=False, backlog=BACKLOG, timeout_keep_alive=KEEP_ALIVE_TIMEOUT, timeout_graceful_shutdown=CLOSE_TIMEOUT,
+            )
+        )
+
+    async def run(self) -> int:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._signalled)
+        self._screen.loading()
+        http = asyncio.create_task(self._http.serve(sockets=[self._listener]))
+        engine = asyncio.create_task(self._load())
+        stop = asyncio.create_task(self._stop.wait())
+        try:
+            await asyncio.wait({http, engine, stop}, return_when=asyncio.FIRST_COMPLETED)
+            if engine.done():
+                engine.result()
+                self._screen.ready(self._engine)
+                await asyncio.wait({http, stop}, return_when=asyncio.FIRST_COMPLETED)
+            return await self._leave(http, engine)
+        except ConfigError as error:
+            self._screen.fail(str(error))
+            return EXIT_CONFIG
+        except RadixrtError as error:
+            self._screen.fail(str(error))
+            return EXIT_FAILURE
+        finally:
+            # Reached in every case: no worker outlives this function.
+            engine.cancel()
+            stop.cancel()
+            await self._engine.close()
+            self._http.should_exit = self._http.force_exit = True
+            await asyncio.gather(http, engine, stop, return_exceptions=True)
+            self._screen.close()
+
+    def _signalled(self) -> None:
+        if self._stop.is_set():
+            self._hurry.set()
+        self._stop.set()
+
+    async def _load(self) -> None:
+        self._engine.progress = self._screen.progress
+        await self._engine.start()
+
+    async def _leave(self, http: asyncio.Task[None], engine: asyncio.Task[None]) -> int:
+        """Let open requests finish, then close the connections."""
+        if http.done():
+            http.result()
+            logger.error("the HTTP server ended by itself")
+            return EXIT_FAILURE
+        self._screen.stopping(self._engine.num_open)
+        drain = asyncio.create_task(self._engine.close(drain=self._config.drain_timeout if engine.done() else 0.0))
+        hurry = asyncio.create_task(self._hurry.wait())
+        await asyncio.wait({drain, hurry}, return_when=asyncio.FIRST_COMPLETED)
+        hurry.cancel()
+        if not drain.done():
+            drain.cancel()
+            await asyncio.gather(drain, return_exceptions=True)
+            await self._engine.close()
+            self._http.force_exit = True
+        self._http.should_exit = True
+        await asyncio.wait({http}, timeout=CLOSE_TIMEOUT + 1)
+        return 0
+
+
+def _loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop where it is installed."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop

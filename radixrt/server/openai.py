@@ -1,0 +1,121 @@
+"""The OpenAI routes: chat and text completions, streaming and not, and the list of models."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import msgspec
+import orjson
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from radixrt.server import wire
+from radixrt.server.bodies import prompts, read_json
+from radixrt.server.problems import Refusal, excerpt
+from radixrt.server.service import Service, new_id, numbered
+from radixrt.server.sse import EventStream, Outputs, StreamWriter, while_connected
+from radixrt.server.translate import ChatBody, CompletionBody, Plan, chat_options, chat_plan, check_model, completion_plan
+
+GONE = 499
+
+
+def json_response(value: object, status: int = 200) -> Response:
+    return Response(orjson.dumps(value), status_code=status, media_type="application/json")
+
+
+def gone() -> Response:
+    """The answer to a client that has left; nobody reads it."""
+    return Response(status_code=GONE)
+
+
+def body_schema(kind: type, components: dict[str, Any]) -> dict[str, Any]:
+    """Describe a body for /openapi.json."""
+    (schema,), defined = msgspec.json.schema_components([kind], ref_template="#/components/schemas/{name}")
+    components.update(defined)
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+
+
+def openai_routes(service: Service, components: dict[str, Any]) -> APIRouter:
+    """The routes under /v1."""
+    router = APIRouter(tags=["openai"])
+
+    @router.post("/v1/chat/completions", openapi_extra=body_schema(ChatBody, components), summary="Create a chat completion")
+    async def chat(request: Request) -> Response:
+        raw = await read_json(request, max_bytes=service.config.max_body_bytes)
+        service.require_ready()
+        body, plan = chat_plan(raw, service.vocab_size)
+        check_model(body.model, service.model_names)
+        options = chat_options(body)
+        created = int(time.time())
+        id = plan.rid or new_id("chatcmpl")
+
+        async def open_streams() -> Outputs:
+            ids = await service.engine.encode_chat(body.messages, **options)
+            return await service.submit([ids], [plan], [id], param="messages")
+
+        if plan.stream:
+            writer = wire.ChatWriter(
+                id, created, service.model_name, service.names, num_choices=plan.sampling.n, include_usage=plan.include_usage
+            )
+            return EventStream(await open_streams(), writer)
+
+        async def answer() -> Response:
+            async with await open_streams() as outputs:
+                (answers,) = await outputs.collect()
+            return json_response(wire.chat_completion(id, created, service.model_name, answers, service.names))
+
+        return await while_connected(request.receive, answer()) or gone()
+
+    @router.post("/v1/completions", openapi_extra=body_schema(CompletionBody, components), summary="Create a text completion")
+    async def completions(request: Request) -> Response:
+        raw = await read_json(request, max_bytes=service.config.max_body_bytes)
+        service.require_ready()
+        body, plan = completion_plan(raw, service.vocab_size)
+        check_model(body.model, service.model_names)
+        asked = prompts(body.prompt, "prompt")
+        created = int(time.time())
+        id = plan.rid or new_id("cmpl")
+
+        async def open_streams() -> Outputs:
+            return await service.submit(asked, [plan] * len(asked), numbered(id, len(asked)), param="prompt")
+
+        def echoes() -> list[str] | None:
+            if not body.echo:
+                return None
+            decode = service.engine.tokenizer.decode
+            return [prompt if isinstance(prompt, str) else decode(prompt, skip_special_tokens=False) for prompt in asked]
+
+        if plan.stream:
+            return EventStream(await open_streams(), _completion_writer(service, id, created, plan, echoes()))
+
+        async def answer() -> Response:
+            async with await open_streams() as outputs:
+                answers = await outputs.collect()
+            return json_response(wire.text_completion(id, created, service.model_name, answers, service.names, echoes()))
+
+        return await while_connected(request.receive, answer()) or gone()
+
+    def card() -> dict[str, Any]:
+        return {
+            "id": service.model_name, "object": "model", "created": service.created, "owned_by": "radixrt",
+            "root": service.model_names[1], "parent": None, "max_model_len": service.engine.info.context_length if service.known else None,
+        }
+
+    @router.get("/v1/models", summary="List the models")
+    async def models() -> Response:
+        return json_response({"object": "list", "data": [card()]})
+
+    @router.get("/v1/models/{model_id:path}", summary="Describe a model")
+    async def model(model_id: str) -> Response:
+        if model_id not in service.model_names:
+            raise Refusal(404, f"The model {excerpt(model_id)!r} does not exist.", code="model_not_found", param="model")
+        return json_response(card())
+
+    return router
+
+
+def _completion_writer(service: Service, id: str, created: int, plan: Plan, echoes: list[str] | None) -> StreamWriter:
+    return wire.CompletionWriter(
+        id, created, service.model_name, service.names, num_choices=plan.sampling.n, include_usage=plan.include_usage, echoes=echoes
+    )

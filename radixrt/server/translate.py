@@ -1,0 +1,215 @@
+"""What the OpenAI routes take, in the engine's words: body structs, sampling parameters, logprob options.
+
+Pure: no I/O, no engine.  A field that would change the answer if it were honoured, and is not, is refused here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from radixrt.errors import InvalidSampling, RequestError, UnknownModel
+from radixrt.server import bodies
+from radixrt.server.problems import excerpt
+from radixrt.types import MAX_TOP_LOGPROBS, LogprobOptions, SamplingParams
+
+COMPLETION_MAX_TOKENS = 16
+
+_CONSTRAINTS = (
+    "regex", "ebnf", "json_schema", "structural_tag", "grammar", "guided_json", "guided_regex", "guided_choice", "guided_grammar",
+    "structured_outputs",
+)
+_UNSUPPORTED = dict.fromkeys(_CONSTRAINTS, "constrained output") | {
+    "stop_regex": "stopping at a regular expression", "lora_path": "adapters", "custom_logit_processor": "code from requests",
+    "custom_params": "code from requests", "session_params": "sessions", "use_beam_search": "beam search",
+    "return_hidden_states": "hidden states", "input_embeds": "embeddings as input", "image_data": "images", "mm_processor_kwargs": "images",
+}
+_UNSUPPORTED_IN_CHAT = _UNSUPPORTED | {
+    "functions": "the deprecated form of tools", "function_call": "the deprecated form of tools", "audio": "audio",
+    "web_search_options": "web search", "input_ids": "prompts of token ids; use /v1/completions",
+}
+_UNSUPPORTED_IN_COMPLETIONS = _UNSUPPORTED | {"suffix": "insertion", "tools": "tools; use /v1/chat/completions"}
+
+
+class StreamOptions(msgspec.Struct, frozen=True):
+    """Which usage a stream reports; ``continuous_usage_stats`` of other servers is taken and ignored."""
+
+    include_usage: bool | None = None
+
+
+class CommonBody(msgspec.Struct, frozen=True, kw_only=True):
+    """The fields that chat and text completions share: OpenAI's, then SGLang's; null means the default."""
+
+    model: str | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    n: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    seed: int | None = None
+    stop: str | list[str] | None = None
+    logit_bias: dict[int, float] | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    min_tokens: int | None = None
+    stop_token_ids: list[int] | None = None
+    ignore_eos: bool | None = None
+    no_stop_trim: bool | None = None
+    skip_special_tokens: bool | None = None
+    spaces_between_special_tokens: bool | None = None
+    rid: str | None = None
+    priority: int | None = None
+    cache_salt: str | None = None
+    extra_key: str | None = None
+
+
+class ChatBody(CommonBody, frozen=True, kw_only=True):
+    """The body of ``/v1/chat/completions``."""
+
+    messages: list[dict[str, Any]]
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    response_format: dict[str, Any] | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    modalities: list[str] | None = None
+    continue_final_message: bool | None = None
+    add_generation_prompt: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    reasoning_effort: str | None = None
+
+
+class CompletionBody(CommonBody, frozen=True, kw_only=True):
+    """The body of ``/v1/completions``; ``prompt`` is a string, token ids, or a list of either."""
+
+    prompt: Any
+    max_tokens: int | None = COMPLETION_MAX_TOKENS
+    echo: bool | None = None
+    logprobs: int | None = None
+    best_of: int | None = None
+    response_format: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A request in the engine's words, without its prompt."""
+
+    sampling: SamplingParams
+    logprobs: LogprobOptions | None
+    namespace: tuple[str, ...]
+    priority: int
+    rid: str | None
+    stream: bool
+    include_usage: bool
+
+
+def chat_plan(raw: dict[str, Any], vocab_size: int) -> tuple[ChatBody, Plan]:
+    """Translate a chat body.  Raises RequestError."""
+    bodies.refuse(raw, _UNSUPPORTED_IN_CHAT)
+    body = bodies.typed(raw, ChatBody)
+    count = len(body.messages)
+    if count > bodies.MAX_MESSAGES:
+        raise RequestError(f"messages takes at most {bodies.MAX_MESSAGES} entries, got {count}.", param="messages", code="invalid_value")
+    _refuse_format(body.response_format)
+    if body.tools and body.tool_choice != "none":
+        message = "tools are not supported yet; send tool_choice 'none' or leave them out."
+        raise RequestError(message, param="tools", code="unsupported_parameter")
+    if not body.tools and body.tool_choice not in (None, "none", "auto"):
+        raise RequestError("tool_choice needs tools.", param="tool_choice", code="invalid_value")
+    if body.modalities and body.modalities != ["text"]:
+        raise RequestError("modalities other than text are not supported.", param="modalities", code="unsupported_parameter")
+    limit = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
+    if body.top_logprobs and not body.logprobs:
+        raise RequestError("top_logprobs needs logprobs: true.", param="top_logprobs", code="invalid_value")
+    logprobs = LogprobOptions(top=body.top_logprobs or 0) if body.logprobs else None
+    return body, _plan(body, getattr(body, limit), limit, logprobs, vocab_size)
+
+
+def completion_plan(raw: dict[str, Any], vocab_size: int) -> tuple[CompletionBody, Plan]:
+    """Translate a text-completion body.  Raises RequestError."""
+    bodies.refuse(raw, _UNSUPPORTED_IN_COMPLETIONS)
+    body = bodies.typed(raw, CompletionBody)
+    _refuse_format(body.response_format)
+    if body.best_of is not None and body.best_of != (body.n or 1):
+        raise RequestError("best_of other than n is not supported.", param="best_of", code="unsupported_parameter")
+    if body.logprobs is not None and not 0 <= body.logprobs <= MAX_TOP_LOGPROBS:
+        raise InvalidSampling(f"logprobs must be in [0, {MAX_TOP_LOGPROBS}], got {body.logprobs}.", param="logprobs")
+    if body.echo and body.stream and body.logprobs is not None:
+        raise RequestError("echo with logprobs cannot be streamed.", param="echo", code="unsupported_parameter")
+    logprobs = None if body.logprobs is None else LogprobOptions(start_len=0 if body.echo else -1, top=body.logprobs)
+    limit = COMPLETION_MAX_TOKENS if body.max_tokens is None else body.max_tokens
+    return body, _plan(body, limit, "max_tokens", logprobs, vocab_size)
+
+
+def chat_options(body: ChatBody) -> dict[str, Any]:
+    """The options of the chat template."""
+    continues = bool(body.continue_final_message)
+    options: dict[str, Any] = {
+        "continue_final_message": continues,
+        "add_generation_prompt": not continues if body.add_generation_prompt is None else body.add_generation_prompt,
+    }
+    if continues and body.add_generation_prompt:
+        message = "continue_final_message and add_generation_prompt exclude each other."
+        raise RequestError(message, param="continue_final_message", code="invalid_value")
+    kwargs = dict(body.chat_template_kwargs or {})
+    if body.reasoning_effort is not None:
+        kwargs.setdefault("reasoning_effort", body.reasoning_effort)
+    if kwargs:
+        options["template_kwargs"] = kwargs
+    return options
+
+
+def check_model(model: str | None, served: tuple[str, ...]) -> None:
+    """Raise UnknownModel (404) unless the body names a served model, ``default``, or none."""
+    if model and model != "default" and model not in served:
+        raise UnknownModel(f"The model {excerpt(model)!r} does not exist; this server serves {served[0]!r}.", param="model")
+
+
+def _refuse_format(response_format: dict[str, Any] | None) -> None:
+    if response_format is not None and response_format.get("type") != "text":
+        kind = excerpt(response_format.get("type"))
+        raise RequestError(f"response_format of type {kind} is not supported yet.", param="response_format", code="unsupported_parameter")
+
+
+def _plan(body: CommonBody, max_tokens: int | None, limit_name: str, logprobs: LogprobOptions | None, vocab_size: int) -> Plan:
+    given: dict[str, Any] = {
+        "temperature": body.temperature, "top_p": body.top_p, "top_k": body.top_k, "min_p": body.min_p,
+        "frequency_penalty": body.frequency_penalty, "presence_penalty": body.presence_penalty,
+        "repetition_penalty": body.repetition_penalty, "min_new_tokens": body.min_tokens, "seed": body.seed,
+        "ignore_eos": body.ignore_eos, "no_stop_trim": body.no_stop_trim, "skip_special_tokens": body.skip_special_tokens,
+        "spaces_between_special_tokens": body.spaces_between_special_tokens,
+    }
+    sampling = SamplingParams(
+        max_new_tokens=max_tokens,
+        stop=bodies.check_stops(body.stop),
+        stop_token_ids=bodies.check_stop_tokens(body.stop_token_ids),
+        logit_bias=bodies.check_logit_bias(body.logit_bias),
+        n=bodies.check_choices(body.n),
+        **{name: value for name, value in given.items() if value is not None},
+    )
+    try:
+        sampling.validate(vocab_size)
+        if logprobs is not None:
+            logprobs.validate(vocab_size, 0)
+    except InvalidSampling as error:
+        raise _renamed(error, {"max_new_tokens": limit_name, "min_new_tokens": "min_tokens"}) from None
+    return Plan(
+        sampling=sampling, logprobs=logprobs, namespace=bodies.namespace(body.cache_salt, body.extra_key),
+        priority=body.priority or 0, rid=bodies.check_rid(body.rid), stream=bool(body.stream),
+        include_usage=bool(body.stream_options and body.stream_options.include_usage),
+    )
+
+
+def _renamed(error: InvalidSampling, names: dict[str, str]) -> InvalidSampling:
+    """Say the parameter's name as the caller wrote it."""
+    message = str(error)
+    for ours, theirs in names.items():
+        message = message.replace(ours, theirs)
+    return InvalidSampling(message, param=names.get(error.param or "", error.param), code=error.code)

@@ -1,0 +1,211 @@
+"""The answers of the OpenAI routes: objects for whole answers, writers for streams.  Pure.
+
+A stream's chunks are put together from bytes made once, because one is built for every token of every request.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import orjson
+
+from radixrt.engine.stream import Answer
+from radixrt.server.sse import event
+from radixrt.text.tokenizer import Tokenizer
+from radixrt.types import Finish, RequestOutput, TokenLogprob, Usage
+
+# JSON has no -inf; this is what OpenAI sends for a token of no probability.
+LEAST_LOGPROB = -9999.0
+
+
+class TokenNames:
+    """How tokens are spelled in logprob reports."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self.name = functools.lru_cache(maxsize=1 << 16)(self._name)
+
+    def octets(self, token: int) -> list[int]:
+        return list(self._tokenizer.token_bytes(token))
+
+    def _name(self, token: int) -> str:
+        """The text of a token; its bytes in hexadecimal where they are no text, so that two tokens never share a name."""
+        octets = self._tokenizer.token_bytes(token)
+        try:
+            return octets.decode()
+        except UnicodeDecodeError:
+            return "bytes:" + "".join(f"\\x{octet:02x}" for octet in octets)
+
+    def chat_entries(self, logprobs: Iterable[TokenLogprob]) -> list[dict[str, Any]]:
+        """Entries of ``choices[].logprobs.content``."""
+        return [
+            self._chat_entry(entry.logprob, entry.token) | {"top_logprobs": [self._chat_entry(value, token) for value, token in entry.top]}
+            for entry in logprobs
+        ]
+
+    def _chat_entry(self, logprob: float | None, token: int) -> dict[str, Any]:
+        return {"token": self.name(token), "logprob": _finite(logprob), "bytes": self.octets(token)}
+
+    def completion_lists(self, logprobs: Sequence[TokenLogprob], offset: int) -> tuple[dict[str, Any], int]:
+        """``choices[].logprobs`` of a text completion, and the text offset after it."""
+        tokens = [self.name(entry.token) for entry in logprobs]
+        offsets = []
+        for token in tokens:
+            offsets.append(offset)
+            offset += len(token)
+        tops: list[dict[str, float | None] | None] = []
+        for name, entry in zip(tokens, logprobs, strict=True):
+            if entry.logprob is None:
+                tops.append(None)
+                continue
+            top = {self.name(token): _finite(value) for value, token in entry.top}
+            top.setdefault(name, _finite(entry.logprob))
+            tops.append(top)
+        values = [_finite(entry.logprob) for entry in logprobs]
+        return {"tokens": tokens, "token_logprobs": values, "top_logprobs": tops, "text_offset": offsets}, offset
+
+
+def _finite(logprob: float | None) -> float | None:
+    return logprob if logprob is None or logprob >= LEAST_LOGPROB else LEAST_LOGPROB
+
+
+def usage_object(usages: Iterable[tuple[int, int, Usage]]) -> dict[str, Any]:
+    """Sum usages of (prompt, choice, usage): completions add up, a prompt counts once, as its first choice saw it."""
+    prompt = completion = cached = 0
+    for _, index, usage in usages:
+        completion += usage.completion_tokens
+        if index == 0:
+            prompt += usage.prompt_tokens
+            cached += usage.cached_tokens
+    return {
+        "prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion,
+        "prompt_tokens_details": {"cached_tokens": cached},
+    }
+
+
+def answers_usage(answers: Sequence[Sequence[Answer]]) -> dict[str, Any]:
+    return usage_object((p, i, answer.usage) for p, choices in enumerate(answers) for i, answer in enumerate(choices))
+
+
+def ending(finish: Finish) -> dict[str, Any]:
+    """How a choice ended: ``finish_reason``, and SGLang's ``matched_stop``."""
+    return {"finish_reason": finish.reason.value, "matched_stop": finish.matched}
+
+
+def chat_completion(id: str, created: int, model: str, answers: Sequence[Answer], names: TokenNames) -> dict[str, Any]:
+    """The object of a whole chat answer."""
+    choices = [
+        {
+            "index": index,
+            "message": {"role": "assistant", "content": answer.text, "refusal": None},
+            "logprobs": None if answer.logprobs is None else {"content": names.chat_entries(answer.logprobs), "refusal": None},
+            **ending(answer.finish),
+        }
+        for index, answer in enumerate(answers)
+    ]
+    return {
+        "id": id, "object": "chat.completion", "created": created, "model": model, "choices": choices,
+        "usage": answers_usage([answers]),
+    }
+
+
+def text_completion(
+    id: str, created: int, model: str, answers: Sequence[Sequence[Answer]], names: TokenNames, echoes: Sequence[str] | None
+) -> dict[str, Any]:
+    """The object of a whole text completion; ``echoes`` are the prompts' texts when they are to be repeated."""
+    choices: list[dict[str, Any]] = []
+    for prompt, group in enumerate(answers):
+        for answer in group:
+            text, logprobs = answer.text, None
+            reported = list(answer.logprobs or ())
+            if echoes is not None:
+                text = echoes[prompt] + text
+                reported = [*(answer.prompt_logprobs or ()), *reported]
+            if answer.logprobs is not None or answer.prompt_logprobs is not None:
+                logprobs, _ = names.completion_lists(reported, 0)
+            choices.append({"index": len(choices), "text": text, "logprobs": logprobs, **ending(answer.finish)})
+    return {
+        "id": id, "object": "text_completion", "created": created, "model": model, "choices": choices,
+        "usage": answers_usage(answers),
+    }
+
+
+class _ChunkWriter:
+    """What the two stream forms share: the head of a chunk, and the usage chunk at the end."""
+
+    def __init__(self, object: str, id: str, created: int, model: str, *, num_choices: int, include_usage: bool) -> None:
+        self._envelope = {"id": id, "object": object, "created": created, "model": model}
+        self._head = b"data: " + orjson.dumps(self._envelope)[:-1] + b',"choices":[{"index":'
+        self._num_choices = num_choices
+        self._include_usage = include_usage
+        self._usages: dict[tuple[int, int], Usage] = {}
+
+    def _note(self, prompt: int, output: RequestOutput) -> int:
+        self._usages[prompt, output.index] = output.usage
+        return prompt * self._num_choices + output.index
+
+    def end(self) -> bytes:
+        if not self._include_usage:
+            return b""
+        usage = usage_object((prompt, index, usage) for (prompt, index), usage in self._usages.items())
+        return event({**self._envelope, "choices": [], "usage": usage})
+
+
+class ChatWriter(_ChunkWriter):
+    """Chunks of ``chat.completion.chunk``: the role first, text as it comes, and how each choice ended."""
+
+    def __init__(self, id: str, created: int, model: str, names: TokenNames, *, num_choices: int, include_usage: bool) -> None:
+        super().__init__("chat.completion.chunk", id, created, model, num_choices=num_choices, include_usage=include_usage)
+        self._names = names
+
+    def start(self) -> bytes:
+        role = b',"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]}\n\n'
+        return b"".join(self._head + b"%d" % index + role for index in range(self._num_choices))
+
+    def push(self, prompt: int, output: RequestOutput) -> bytes:
+        head = self._head + b"%d" % self._note(prompt, output)
+        chunks = b""
+        if output.text_delta or output.logprobs_delta:
+            logprobs = b"null"
+            if output.logprobs_delta:
+                logprobs = orjson.dumps({"content": self._names.chat_entries(output.logprobs_delta), "refusal": None})
+            text = orjson.dumps(output.text_delta)
+            chunks = b"".join((head, b',"delta":{"content":', text, b'},"logprobs":', logprobs, b',"finish_reason":null}]}\n\n'))
+        if output.finish is not None:
+            chunks += head + b',"delta":{},"logprobs":null,' + orjson.dumps(ending(output.finish))[1:] + b"]}\n\n"
+        return chunks
+
+
+class CompletionWriter(_ChunkWriter):
+    """Chunks of a streamed ``text_completion``; the prompt's text first when it is to be repeated."""
+
+    def __init__(
+        self, id: str, created: int, model: str, names: TokenNames, *, num_choices: int, include_usage: bool,
+        echoes: Sequence[str] | None = None,
+    ) -> None:
+        super().__init__("text_completion", id, created, model, num_choices=num_choices, include_usage=include_usage)
+        self._names = names
+        self._echoes = echoes
+        self._offsets: dict[int, int] = {}
+
+    def start(self) -> bytes:
+        chunks = []
+        for prompt, echo in enumerate(self._echoes or ()):
+            tail = b',"text":' + orjson.dumps(echo) + b',"logprobs":null,"finish_reason":null}]}\n\n'
+            chunks += [self._head + b"%d" % (prompt * self._num_choices + index) + tail for index in range(self._num_choices)]
+        return b"".join(chunks)
+
+    def push(self, prompt: int, output: RequestOutput) -> bytes:
+        choice = self._note(prompt, output)
+        if not output.text_delta and not output.logprobs_delta and output.finish is None:
+            return b""
+        logprobs = b"null"
+        if output.logprobs_delta:
+            lists, self._offsets[choice] = self._names.completion_lists(output.logprobs_delta, self._offsets.get(choice, 0))
+            logprobs = orjson.dumps(lists)
+        tail = b'"finish_reason":null}' if output.finish is None else orjson.dumps(ending(output.finish))[1:]
+        return b"".join(
+            (self._head, b"%d" % choice, b',"text":', orjson.dumps(output.text_delta), b',"logprobs":', logprobs, b",", tail, b"]}\n\n")
+        )

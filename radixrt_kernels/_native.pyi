@@ -1,0 +1,3 @@
+from typing import Any
+
+def common_prefix_length(a: Any, a_start: int, b: Any, b_start: int) -> int: ...

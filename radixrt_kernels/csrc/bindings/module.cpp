@@ -1,0 +1,6 @@
+// The compiled module: one init function a topic, each in a file of its own beside this one.
+#include "bindings.h"
+
+NB_MODULE(_native, m) {
+    init_tokens(m);
+}

@@ -1,0 +1,20 @@
+"""The list of ops: signature and meaning of each, and the one place that picks an implementation.
+
+``NATIVE`` tells whether the compiled module is used.  It is not when it was never built (``RADIXRT_NO_NATIVE=1 pip
+install``), or when ``RADIXRT_NO_NATIVE=1`` is set at run time.  A compiled module that is there but does not load is an
+error, never a silent fallback.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+
+NATIVE = os.environ.get("RADIXRT_NO_NATIVE", "0") in ("", "0") and importlib.util.find_spec("radixrt_kernels._native") is not None
+
+if NATIVE:
+    from radixrt_kernels._native import common_prefix_length
+else:
+    from radixrt_kernels.reference import common_prefix_length
+
+__all__ = ["NATIVE", "common_prefix_length"]

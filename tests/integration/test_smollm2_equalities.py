@@ -1,0 +1,154 @@
+"""The equalities on the real model in float32: how a text is computed never changes what it says.
+
+torch's matrix products depend a little on the shape of the batch, so a token may flip where two are as good as equally
+likely.  A flip passes only when that is shown: the two best logits, or the noise and the boundary between the two
+tokens, lie within 1e-3 of each other.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from simulator import OracleDrafter
+
+from radixrt import attention
+from radixrt.attention.base import ForwardContext
+from radixrt.batch import Batch
+from radixrt.cache.kv_pool import KVPool
+from radixrt.config import CacheConfig, ScheduleConfig
+from radixrt.engine.core import EngineCore
+from radixrt.models import Model
+from radixrt.runner.loader import LoadedModel
+from radixrt.schedule.batching import uniforms
+from radixrt.types import GenerateRequest, SamplingParams
+
+pytestmark = pytest.mark.model
+
+TOLERANCE = 1e-3
+NUM_NEW = 20
+RNG = random.Random(0)
+# Token ids of no meaning in particular: a preamble that all share, and tails of their own.
+PREAMBLE = [RNG.randrange(300, 40_000) for _ in range(24)]
+PROMPTS = [PREAMBLE + [RNG.randrange(300, 40_000) for _ in range(1 + 3 * i)] for i in range(5)]
+SAMPLING = [
+    SamplingParams(max_new_tokens=NUM_NEW, ignore_eos=True, temperature=(0.0, 0.0, 0.8, 1.0, 0.0)[i], seed=i) for i in range(len(PROMPTS))
+]
+
+
+@dataclass(frozen=True)
+class Setting:
+    cache: bool = True
+    overlap: bool = True
+    budget: int = -1
+    num_slots: int = 2000
+    one_by_one: bool = False
+    drafts: bool = False
+    rounds: int = 1
+
+
+REFERENCE = Setting(cache=False, overlap=False, one_by_one=True)
+SETTINGS = {
+    "batched": Setting(cache=False, overlap=False),
+    "cached, cold and warm": Setting(overlap=False, one_by_one=True, rounds=2),
+    "everything on": Setting(rounds=2),
+    "chunks of 3": Setting(budget=3),
+    "chunks of 64": Setting(budget=64),
+    "drafts": Setting(drafts=True),
+    "a pool that retracts": Setting(num_slots=110),
+}
+
+
+def generate(model: Model, setting: Setting, answers: Sequence[tuple[int, ...]] = ()) -> tuple[list[list[tuple[int, ...]]], EngineCore]:
+    """Texts (prompt and output) of each round."""
+    core = EngineCore.build(
+        model=model,
+        backend=attention.select_backend("torch_sdpa"),
+        cache=CacheConfig(kv_cache_dtype="float32", disable_radix_cache=not setting.cache),
+        schedule=ScheduleConfig(chunked_prefill_size=setting.budget, max_running_requests=8, disable_overlap_schedule=not setting.overlap),
+        num_slots=setting.num_slots,
+        device=torch.device("cpu"),
+        drafter=OracleDrafter(answers) if setting.drafts else None,
+    )
+    rounds = []
+    for _ in range(setting.rounds):
+        texts = [list(prompt) for prompt in PROMPTS]
+        pending = list(enumerate(PROMPTS))
+        while pending or core.has_work():
+            while pending and not (setting.one_by_one and core.has_work()):
+                uid, prompt = pending.pop(0)
+                core.add(GenerateRequest(uid=uid, prompt=prompt, sampling=SAMPLING[uid]))
+            for output in core.step():
+                texts[output.uid] += output.tokens
+            core.check_invariants()
+        rounds.append([tuple(text) for text in texts])
+    core.close()
+    return rounds, core
+
+
+@pytest.fixture(scope="module")
+def reference(smollm2: LoadedModel) -> list[tuple[int, ...]]:
+    texts = generate(smollm2.model, REFERENCE)[0][0]
+    assert all(len(text) == len(prompt) + NUM_NEW for text, prompt in zip(texts, PROMPTS, strict=True))
+    return texts
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_the_text_is_that_of_the_plainest_setting(name: str, smollm2: LoadedModel, reference: list[tuple[int, ...]]) -> None:
+    rounds, core = generate(smollm2.model, SETTINGS[name], reference)
+    counters = core._scheduler.counters
+    if name == "a pool that retracts":
+        assert counters.retractions > 0
+    if name == "drafts":
+        assert 0 < counters.accepted_drafts < counters.drafted_tokens
+    for texts in rounds:
+        for uid, text in enumerate(texts):
+            check_flip(smollm2.model, SAMPLING[uid], reference[uid], text)
+
+
+def check_flip(model: Model, sampling: SamplingParams, expected: tuple[int, ...], text: tuple[int, ...]) -> None:
+    """Raise AssertionError unless the texts are equal, or part at a token that was too close to call."""
+    if text == expected:
+        return
+    assert len(text) == len(expected)
+    at = next(i for i, (a, b) in enumerate(zip(expected, text, strict=True)) if a != b)
+    logits = next_logits(model, expected[:at])
+    a, b = expected[at], text[at]
+    if sampling.greedy:
+        assert abs(float(logits[a] - logits[b])) < TOLERANCE and float(logits.max() - logits[a]) < TOLERANCE, f"flip at {at}"
+        return
+    cumulative = (logits / sampling.temperature).softmax(0).double().cumsum(0)
+    noise = float(uniforms([sampling.seed or 0], [at])[0])
+    for token in (a, b):
+        low = float(cumulative[token - 1]) if token else 0.0
+        assert low - TOLERANCE < noise < float(cumulative[token]) + TOLERANCE, f"flip at {at}"
+
+
+def next_logits(model: Model, tokens: Sequence[int]) -> torch.Tensor:
+    """Logits after these tokens, computed in one pass from nothing."""
+    shape, count = model.shape, len(tokens)
+    none = torch.zeros(0, dtype=torch.int64)
+    pool = KVPool(
+        num_layers=shape.num_layers, num_slots=count, num_kv_heads=shape.num_kv_heads, head_dim=shape.head_dim,
+        dtype=torch.float32, device="cpu",
+    )
+    batch = Batch(
+        input_ids=torch.tensor(tokens), positions=torch.arange(count), slots=torch.arange(count), page_table=torch.arange(count)[None],
+        starts=np.array([0]), counts=np.array([count]), device_index=none, device_rows=none,
+        sample_index=torch.tensor([count - 1]), last_index=none, last_rows=none,
+    )
+    with torch.inference_mode():
+        hidden = model.forward(batch.input_ids, batch.positions, ForwardContext.of(batch, pool, attention.select_backend("torch_sdpa")))
+        return model.logits(hidden[batch.sample_index])[0]
+
+
+def test_a_flip_that_is_no_near_tie_is_noticed(smollm2: LoadedModel, reference: list[tuple[int, ...]]) -> None:
+    for uid in (0, 3):
+        at = len(PROMPTS[uid]) + 5
+        changed = (*reference[uid][:at], (reference[uid][at] + 1) % smollm2.shape.vocab_size, *reference[uid][at + 1 :])
+        with pytest.raises(AssertionError):
+            check_flip(smollm2.model, SAMPLING[uid], reference[uid], changed)

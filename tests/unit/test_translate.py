@@ -1,0 +1,159 @@
+"""Bodies of the HTTP routes in the engine's words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from radixrt.errors import InvalidSampling, RequestError, UnknownModel
+from radixrt.server import bodies
+from radixrt.server.native import native_plans
+from radixrt.server.translate import chat_options, chat_plan, check_model, completion_plan
+from radixrt.types import LogprobOptions, SamplingParams
+
+VOCAB = 100
+CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}]}
+TEXT: dict[str, Any] = {"prompt": "hi"}
+
+
+def test_defaults_are_openais() -> None:
+    assert chat_plan(CHAT, VOCAB)[1].sampling == SamplingParams(max_new_tokens=None)
+    assert completion_plan(TEXT, VOCAB)[1].sampling == SamplingParams(max_new_tokens=16)
+    assert native_plans({"text": "hi"}, VOCAB)[2][0].sampling == SamplingParams(max_new_tokens=128)
+
+
+@pytest.mark.parametrize(
+    ("extra", "expected"),
+    [
+        ({"max_tokens": 5}, {"max_new_tokens": 5}),
+        ({"max_tokens": 5, "max_completion_tokens": 7}, {"max_new_tokens": 7}),
+        ({"min_tokens": 2, "max_tokens": 5}, {"min_new_tokens": 2, "max_new_tokens": 5}),
+        ({"stop": "x"}, {"stop": ("x",)}),
+        ({"stop": ["x", "", "y"]}, {"stop": ("x", "y")}),
+        ({"temperature": 1}, {"temperature": 1.0}),
+        ({"seed": -3, "n": 2, "top_k": 4, "min_p": 0.1}, {"seed": -3, "n": 2, "top_k": 4, "min_p": 0.1}),
+        ({"logit_bias": {"7": -100}}, {"logit_bias": {7: -100.0}}),
+        ({"ignore_eos": True, "no_stop_trim": True}, {"ignore_eos": True, "no_stop_trim": True}),
+        ({"skip_special_tokens": False}, {"skip_special_tokens": False}),
+        ({"stop_token_ids": [3, 4], "repetition_penalty": 1.5}, {"stop_token_ids": (3, 4), "repetition_penalty": 1.5}),
+    ],
+)  # fmt: skip
+def test_chat_fields_reach_the_sampling_parameters(extra: dict[str, Any], expected: dict[str, Any]) -> None:
+    defaults = {"max_new_tokens": None}
+    assert chat_plan(CHAT | extra, VOCAB)[1].sampling == SamplingParams(**(defaults | expected))
+
+
+@pytest.mark.parametrize(
+    ("extra", "expected"),
+    [
+        ({}, None),
+        ({"logprobs": False}, None),
+        ({"logprobs": True}, LogprobOptions(top=0)),
+        ({"logprobs": True, "top_logprobs": 3}, LogprobOptions(top=3)),
+    ],
+)
+def test_chat_logprobs(extra: dict[str, Any], expected: LogprobOptions | None) -> None:
+    assert chat_plan(CHAT | extra, VOCAB)[1].logprobs == expected
+
+
+def test_completion_echo_reports_the_prompt_too() -> None:
+    assert completion_plan(TEXT | {"logprobs": 2, "echo": True}, VOCAB)[1].logprobs == LogprobOptions(start_len=0, top=2)
+    assert completion_plan(TEXT | {"logprobs": 0}, VOCAB)[1].logprobs == LogprobOptions()
+    with pytest.raises(RequestError, match="cannot be streamed"):
+        completion_plan(TEXT | {"logprobs": 1, "echo": True, "stream": True}, VOCAB)
+
+
+def test_errors_name_the_field_as_the_caller_wrote_it() -> None:
+    for name in ("max_tokens", "max_completion_tokens"):
+        with pytest.raises(InvalidSampling, match=f"^{name} must be") as error:
+            chat_plan(CHAT | {name: -1}, VOCAB)
+        assert error.value.param == name
+
+
+def test_cache_namespace_keeps_its_parts_apart() -> None:
+    def of(**extra: str) -> tuple[str, ...]:
+        return chat_plan(CHAT | extra, VOCAB)[1].namespace
+
+    assert of(cache_salt="ab", extra_key="c") == ("", "ab", "c")
+    assert len({of(), of(cache_salt="x"), of(extra_key="x"), of(cache_salt="xy"), of(cache_salt="x", extra_key="y")}) == 5
+
+
+def test_template_options() -> None:
+    def of(**extra: Any) -> dict[str, Any]:
+        return chat_options(chat_plan(CHAT | extra, VOCAB)[0])
+
+    assert of() == {"continue_final_message": False, "add_generation_prompt": True}
+    assert of(continue_final_message=True) == {"continue_final_message": True, "add_generation_prompt": False}
+    kwargs = of(chat_template_kwargs={"enable_thinking": False}, reasoning_effort="low")["template_kwargs"]
+    assert kwargs == {"enable_thinking": False, "reasoning_effort": "low"}
+    with pytest.raises(RequestError):
+        of(continue_final_message=True, add_generation_prompt=True)
+
+
+def test_model_names() -> None:
+    for name in (None, "", "default", "served", "some/path"):
+        check_model(name, ("served", "some/path"))
+    with pytest.raises(UnknownModel):
+        check_model("served2", ("served", "some/path"))
+
+
+@pytest.mark.parametrize("value", [None, False, 0, "", [], {}])
+def test_empty_values_of_unsupported_fields_ask_for_nothing(value: object) -> None:
+    completion_plan(TEXT | {"regex": value, "lora_path": value, "suffix": value}, VOCAB)
+    native_plans({"text": "hi", "image_data": value}, VOCAB)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [("a", ["a"]), (["a", "b"], ["a", "b"]), ([1, 2], [[1, 2]]), ([[1], [2, 3]], [[1], [2, 3]]), ([[]], [[]])],
+)
+def test_prompt_forms(value: object, expected: object) -> None:
+    assert bodies.prompts(value, "prompt") == expected
+
+
+@pytest.mark.parametrize("value", [None, 5, {}, [], [1, "a"], ["a", 1], [True], [1.0], [[1], "a"], [[True]], ["a"] * 65])
+def test_wrong_prompt_forms_are_refused(value: object) -> None:
+    with pytest.raises(RequestError) as error:
+        bodies.prompts(value, "prompt")
+    assert error.value.param == "prompt"
+
+
+def test_native_options_are_spread_over_the_prompts() -> None:
+    sampling = [{"n": 2}, {"sampling_seed": 5}]
+    body = {"text": ["a", "b"], "rid": "r", "return_logprob": [True, False], "top_logprobs_num": 2, "sampling_params": sampling}
+    _, prompts, plans, rids = native_plans(body, VOCAB)
+    assert prompts == ["a", "b"]
+    assert rids == ["r_0", "r_1"]
+    assert [plan.logprobs for plan in plans] == [LogprobOptions(top=2), None]
+    assert (plans[0].sampling.n, plans[1].sampling.seed) == (2, 5)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [{}, {"text": "a", "input_ids": [1]}, {"text": [1]}, {"input_ids": "a"}, {"text": ["a", "b"], "rid": ["x", "x"]},
+     {"text": ["a", "b"], "sampling_params": [{}]}, {"text": "a", "token_ids_logprob": [[1], 2]}, {"text": "a", "token_ids_logprob": ["x"]},
+     {"text": "a", "sampling_params": {"temprature": 1}}],
+    ids=str,
+)  # fmt: skip
+def test_native_contradictions_are_refused(body: dict[str, Any]) -> None:
+    with pytest.raises(RequestError):
+        native_plans(body, VOCAB)
+
+
+@pytest.mark.parametrize(
+    ("value", "param", "code"),
+    [({"n": 1.0}, "n", "invalid_type"), ({"n": True}, "n", "invalid_type"), ({"stop": [1]}, "stop[0]", "invalid_type"),
+     ({"messages": None}, "messages", "invalid_type")],
+    ids=str,
+)  # fmt: skip
+def test_types_are_not_coerced(value: dict[str, Any], param: str, code: str) -> None:
+    with pytest.raises(RequestError) as error:
+        chat_plan(CHAT | value, VOCAB)
+    assert (error.value.param, error.value.code) == (param, code)
+
+
+def test_missing_field_is_named() -> None:
+    with pytest.raises(RequestError) as error:
+        chat_plan({}, VOCAB)
+    assert (error.value.param, error.value.code) == ("messages", "missing_parameter")
