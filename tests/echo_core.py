@@ -26,7 +26,8 @@ VOCABULARY = 259
 class EchoCore:
     """Implements ``radixrt.engine.loop.Core``."""
 
-    def __init__(self, pace: float = 0.0) -> None:
+    def __init__(self, pace: float = 0.0, config: EngineConfig | None = None) -> None:
+        self.config = config or EngineConfig()
         self.info = ModelInfo(
             model_path="echo", architecture="Echo", vocab_size=VOCABULARY, context_length=CONTEXT, capacity_tokens=CAPACITY
         )
@@ -50,7 +51,7 @@ class EchoCore:
                 time.sleep(0.01)
             if progress is not None:
                 progress(done, 1000, "weights")
-        return cls(float(pace or 0))
+        return cls(float(pace or 0), config)
 
     def add(self, request: GenerateRequest) -> None:
         self.requests.append(request)

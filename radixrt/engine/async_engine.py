@@ -93,6 +93,7 @@ class AsyncEngine:
     ) -> None:
         model = config.model
         self.config = config
+        self.resolved = config  # what the core made of it, once it is ready
         self.status: Status = "starting"
         self.stats = EngineStats()
         self.progress: OnProgress | None = None
@@ -336,11 +337,12 @@ class AsyncEngine:
                 self._take_stats(stats)
                 for output in outputs:
                     self._push(output)
-            case Ready(protocol, info, stats):
+            case Ready(protocol, info, stats, config):
                 if protocol != PROTOCOL:
                     self._fail(f"the worker speaks link protocol {protocol}, not {PROTOCOL}", config=False)
                     return
                 self.info = info
+                self.resolved = config
                 self._take_stats(stats)
                 _resolve(self._up, None)
             case Flushed(ticket, ok, stats):

@@ -10,7 +10,7 @@ import json
 import logging
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -57,6 +57,7 @@ class EngineCore:
         self,
         *,
         info: ModelInfo,
+        config: EngineConfig,
         scheduler: Scheduler,
         runner: ModelRunner,
         device: torch.device,
@@ -64,6 +65,7 @@ class EngineCore:
         random_seed: int | None = None,
     ) -> None:
         self.info = info
+        self.config = config
         self.overlap = overlap
         self._scheduler = scheduler
         self._runner = runner
@@ -85,6 +87,11 @@ class EngineCore:
         core = cls.build(
             model=loaded.model, backend=backend, cache=config.cache, schedule=config.schedule, num_slots=num_slots,
             device=torch.device(config.model.device), random_seed=config.model.random_seed,
+        )
+        core.config = replace(
+            config,
+            model=replace(config.model, context_length=loaded.shape.context_length),
+            cache=replace(config.cache, max_total_tokens=num_slots),
         )
         core.info = ModelInfo(
             model_path=config.model.model_path,
@@ -137,7 +144,10 @@ class EngineCore:
             model_path="", architecture=shape.architecture, vocab_size=shape.vocab_size, context_length=shape.context_length,
             capacity_tokens=num_slots, eos_token_ids=shape.eos_token_ids,
         )
-        return cls(info=info, scheduler=scheduler, runner=runner, device=device, overlap=overlap, random_seed=random_seed)
+        return cls(
+            info=info, config=EngineConfig(cache=cache, schedule=schedule), scheduler=scheduler, runner=runner, device=device,
+            overlap=overlap, random_seed=random_seed,
+        )
 
     def add(self, request: GenerateRequest) -> None:
         """Queue a request; raises RequestError when it can never run."""

@@ -126,7 +126,7 @@ class Engine:
         return {
             "version": radixrt.__version__,
             "status": engine.status,
-            **asdict(engine.config),
+            **asdict(engine.resolved),
             "model_info": msgspec.to_builtins(engine.info),
             "stats": msgspec.to_builtins(engine.stats),
         }

@@ -61,9 +61,12 @@ class Progress(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """The core takes requests.  ``config``: the one it was given, with every ``auto`` resolved."""
+
     protocol: int
     model: ModelInfo
     stats: EngineStats
+    config: EngineConfig
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True, array_like=True):

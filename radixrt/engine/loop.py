@@ -25,6 +25,7 @@ class Core(Protocol):
     """The engine core as its owner sees it; ``radixrt.engine.core.EngineCore`` is the one that computes."""
 
     info: ModelInfo
+    config: EngineConfig
 
     def add(self, request: GenerateRequest) -> None: ...
 
@@ -87,7 +88,7 @@ class CoreLoop:
             return False
         try:
             self.loaded = True
-            self._report(Ready(PROTOCOL, core.info, core.stats()))
+            self._report(Ready(PROTOCOL, core.info, core.stats(), core.config))
             self._serve(core)
         except Exception as error:
             if not isinstance(error, RadixrtError):

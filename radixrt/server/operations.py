@@ -105,7 +105,7 @@ def operations_routes(service: Service, components: dict[str, Any]) -> APIRouter
     async def server_info() -> Response:
         service.require_known()
         stats = engine.stats
-        config = engine.config
+        config = engine.resolved
         options: dict[str, Any] = {}
         for part in (config.model, config.cache, config.schedule):
             options |= dataclasses.asdict(part)

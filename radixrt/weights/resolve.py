@@ -13,9 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
-from huggingface_hub import snapshot_download
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-
 from radixrt.config import nearest
 from radixrt.errors import ConfigError
 
@@ -185,6 +182,10 @@ def _shard_name(index: Path, name: object) -> str:
 
 
 def _fetch(repo_id: str, revision: str | None, patterns: tuple[str, ...]) -> Path:
+    # Imported here because every start would pay for it, and only hub ids need it.
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
     try:
         return Path(snapshot_download(repo_id, revision=revision, allow_patterns=list(patterns)))
     except (HfHubHTTPError, LocalEntryNotFoundError, HFValidationError, OSError) as error:

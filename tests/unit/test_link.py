@@ -62,7 +62,7 @@ COMMANDS = [
 ]
 REPORTS = [
     Progress(1, 2, "blk.0.attn_q"),
-    Ready(PROTOCOL, MODEL, EngineStats()),
+    Ready(PROTOCOL, MODEL, EngineStats(), EngineConfig.of(model_path="toy", max_total_tokens=9)),
     Failed("why", config=True),
     Outputs([OUTPUT, TokenOutput(2, [])], EngineStats(steps=3, locked_tokens=4)),
     Flushed(4, True, EngineStats()),

@@ -15,7 +15,6 @@ import torch
 from safetensors.torch import save_file
 
 from radixrt.errors import ConfigError
-from radixrt.weights import resolve as resolve_module
 from radixrt.weights.dummy import fill_dummy
 from radixrt.weights.gguf import GGUFFile, half_rotation_rows, hugging_face_name
 from radixrt.weights.resolve import ALIASES, PackagedModel, resolve_model
@@ -305,7 +304,7 @@ def test_hub_id_fetches_json_tokenizer_and_safetensors_only(tmp_path: Path, monk
         asked.update(repo_id=repo_id, revision=revision, patterns=allow_patterns)
         return str(hf_folder(tmp_path, "config.json", "model.safetensors"))
 
-    monkeypatch.setattr(resolve_module, "snapshot_download", snapshot)
+    monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot)
     assert resolve_model("owner/name", revision="v1").kind == "safetensors"
     assert (asked["repo_id"], asked["revision"]) == ("owner/name", "v1")
     assert "*.safetensors" in asked["patterns"]
