@@ -149,6 +149,7 @@ def next_logits(model: Model, tokens: Sequence[int]) -> torch.Tensor:
 def test_a_flip_that_is_no_near_tie_is_noticed(smollm2: LoadedModel, reference: list[tuple[int, ...]]) -> None:
     for uid in (0, 3):
         at = len(PROMPTS[uid]) + 5
-        changed = (*reference[uid][:at], (reference[uid][at] + smollm2.shape.vocab_size // 2) % smollm2.shape.vocab_size, *reference[uid][at + 1 :])
+        far = (reference[uid][at] + smollm2.shape.vocab_size // 2) % smollm2.shape.vocab_size
+        changed = (*reference[uid][:at], far, *reference[uid][at + 1 :])
         with pytest.raises(AssertionError):
             check_flip(smollm2.model, SAMPLING[uid], reference[uid], changed)
