@@ -11,7 +11,7 @@ import math
 
 import msgspec
 
-from radixrt.errors import InvalidSampling
+from radixrt.errors import InvalidSampling, RequestError
 
 MAX_TOP_LOGPROBS = 20
 GREEDY_TEMPERATURE = 1e-6
@@ -103,7 +103,8 @@ class LogprobOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         if not 0 <= self.top <= MAX_TOP_LOGPROBS:
             raise InvalidSampling(f"top logprobs must be in [0, {MAX_TOP_LOGPROBS}], got {self.top}.", param="top_logprobs")
         if not -1 <= self.start_len <= num_prompt:
-            raise InvalidSampling(f"logprob_start_len must be in [-1, {num_prompt}], got {self.start_len}.", param="logprob_start_len")
+            message = f"logprob_start_len must be in [-1, {num_prompt}], got {self.start_len}."
+            raise RequestError(message, param="logprob_start_len", code="invalid_value")
         for token in self.token_ids:
             if not 0 <= token < vocab_size:
                 raise InvalidSampling(f"token_ids_logprob must be in [0, {vocab_size - 1}], got {token}.", param="token_ids_logprob")

@@ -225,7 +225,8 @@ def test_cancelling_a_coroutine_aborts_its_request(engine: Engine) -> None:
 
 def test_it_has_no_children(engine: Engine) -> None:
     engine.generate("a", GREEDY)
-    assert psutil.Process().children() == []
+    workers = [child for child in psutil.Process().children() if "radixrt.engine.worker" in child.cmdline()]
+    assert workers == [], "servers that other tests keep running have a worker of their own, below them"
 
 
 def test_it_tells_how_it_is_configured(engine: Engine) -> None:
