@@ -1,4 +1,4 @@
-"""The command line: ``radixrt serve | generate | info``.  Flags are generated from the configuration dataclasses."""
+"""The command line: ``radixrt serve | generate | info | bench``.  Flags are generated from the configuration dataclasses."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NoReturn
 
 import radixrt
+from radixrt.bench import flags
 from radixrt.config import CacheConfig, EngineConfig, Hardware, ModelConfig, ScheduleConfig, ServerConfig, flag, nearest, resolve
 from radixrt.errors import ConfigError, RadixrtError
 from radixrt.types import SamplingParams
@@ -106,7 +107,24 @@ def build_parser() -> Parser:
     for group in ALL_GROUPS:
         add_options(show, group)
     show.set_defaults(run=run_info, parser=show)
+    add_bench(commands.add_parser("bench", help="measure scheduling and cache", description="Measure scheduling and cache."))
     return parser
+
+
+def add_bench(bench: argparse.ArgumentParser) -> None:
+    """Add the benchmarks, each with the flags of cache and scheduler."""
+    commands = bench.add_subparsers(metavar="BENCHMARK", parser_class=Parser, required=True)
+    benchmarks = (
+        ("lpm", flags.add_lpm, "[flags]", "hit rates and waits of programs that share prefixes"),
+        ("replay", flags.add_replay, "[flags] TRACE", "the same figures for a recorded trace"),
+        ("what-if", flags.add_what_if, "[flags] TRACE", "the hit rate of a recorded trace with other pools and policies"),
+    )
+    for name, add, usage, help in benchmarks:
+        parser = commands.add_parser(name, usage=f"%(prog)s {usage}", help=help, description=help[0].upper() + help[1:] + ".")
+        add(parser)
+        for group in (CacheConfig, ScheduleConfig):
+            add_options(parser, group)
+        parser.set_defaults(run=run_bench, benchmark=name, parser=parser)
 
 
 def add_options(parser: argparse.ArgumentParser, kind: type[Any]) -> None:
@@ -138,7 +156,8 @@ def add_options(parser: argparse.ArgumentParser, kind: type[Any]) -> None:
 
 def engine_config(options: argparse.Namespace) -> EngineConfig:
     """Read the engine's configuration from parsed flags."""
-    return EngineConfig.of(**{field.name: getattr(options, field.name) for kind in ENGINE_GROUPS for field in dataclasses.fields(kind)})
+    names = [field.name for kind in ENGINE_GROUPS for field in dataclasses.fields(kind)]
+    return EngineConfig.of(**{name: getattr(options, name) for name in names if hasattr(options, name)})
 
 
 def server_config(options: argparse.Namespace) -> ServerConfig:
@@ -198,6 +217,13 @@ def run_info(options: argparse.Namespace) -> int:
         for name, value in rows.items():
             print(f"  {name:<30} {'-' if value is None else value}")
     return 0
+
+
+def run_bench(options: argparse.Namespace) -> int:
+    from radixrt.bench import command
+
+    benchmarks = {"lpm": command.run_lpm, "replay": command.run_replay, "what-if": command.run_what_if}
+    return benchmarks[options.benchmark](options, engine_config(options))
 
 
 def _value_type(hint: Any) -> type[Any]:

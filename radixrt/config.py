@@ -6,6 +6,8 @@ global: constructors elsewhere take the values they need.
 from __future__ import annotations
 
 import difflib
+import json
+import math
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, replace
@@ -15,7 +17,13 @@ import psutil
 
 from radixrt.errors import ConfigError
 
+SCHEDULE_POLICIES = ("lpm", "fcfs", "priority", "lof", "shortest-prefill-first", "dfs-weight", "hrrn", "routing-key", "random")
+# Policies that order by what is cached, and those that can obey priorities.
+CACHE_AWARE_POLICIES = ("lpm", "shortest-prefill-first", "dfs-weight", "hrrn")
+PRIORITY_POLICIES = ("lpm", "fcfs", "priority", "lof", "shortest-prefill-first")
+
 DEFAULT_MODEL = "smollm2-135m-instruct"
+EVICTION_POLICIES = ("lru", "lfu", "slru", "fifo", "mru", "filo", "priority", "cost")
 
 
 def option(default: Any, help: str, *, choices: tuple[str, ...] = (), metavar: str = "", aliases: tuple[str, ...] = ()) -> Any:
@@ -52,18 +60,69 @@ class CacheConfig:
     mem_fraction_static: float | None = option(None, "share of the memory left after loading that the KV pool may take")
     kv_cache_dtype: str = option("auto", "type of stored K/V", choices=("auto", "float32", "bfloat16", "float16"))
     disable_radix_cache: bool = option(False, "share no prefixes")
-    radix_eviction_policy: str = option("lru", "what leaves a full cache first", choices=("lru",))
+    radix_eviction_policy: str = option(
+        "lru", f"what leaves a full cache first: {', '.join(EVICTION_POLICIES)}, or a class of yours as package.module:Policy"
+    )
+    radix_eviction_policy_config: str | None = option(None, "options of the eviction policy, as a JSON object", metavar="JSON")
+    radix_tree: str = option(
+        "auto", "which radix tree: the compiled one if it was built and knows the eviction policy, or the one named",
+        choices=("auto", "python", "native"),
+    )
+
+    pin_budget: float = option(0.25, "share of the KV pool that pinned prefixes may hold")
+    max_pin_ttl: float = option(3600.0, "longest time that a pinned prefix stays without being used", metavar="SECONDS")
+    kv_events_config: str | None = option(None, "publish what happens to the cache; JSON with vLLM's and SGLang's names", metavar="JSON")
+
+    def eviction_options(self) -> dict[str, Any]:
+        """The options of the eviction policy; raises ConfigError unless they are a JSON object."""
+        text = self.radix_eviction_policy_config
+        try:
+            options = json.loads(text) if text else {}
+        except json.JSONDecodeError as error:
+            raise ConfigError(f"--radix-eviction-policy-config is not JSON: {error}") from error
+        if not isinstance(options, dict):
+            raise ConfigError(f"--radix-eviction-policy-config must be a JSON object, got {text}")
+        return options
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduleConfig:
     """Which requests run, and how a step is filled."""
 
-    schedule_policy: str = option("fcfs", "order of the waiting requests", choices=("fcfs", "lpm"))
+    schedule_policy: str = option(
+        "auto", "order of the waiting requests; default: lpm, or fcfs without a prefix cache", choices=("auto", *SCHEDULE_POLICIES)
+    )
+    lpm_max_passes: int = option(
+        64, "how often lpm may pass a request over once its turn has come by arrival, 0 for no limit", metavar="PASSES"
+    )
     chunked_prefill_size: int | None = option(
         None, "most tokens computed in one step, -1 for no limit; default: by device", metavar="TOKENS"
     )
+    max_prefill_tokens: int = option(
+        16_384, "most prompt tokens computed in one step; a prompt that may not be cut and is longer goes alone", metavar="TOKENS"
+    )
     max_running_requests: int | None = option(None, "most requests running at once; default: by device")
+    max_queued_requests: int = option(4096, "most requests waiting; one more gets a 429, 0 for no limit")
+    decode_share: float = option(
+        0.5, "share of a step that running streams may fill with guessed tokens while prompts wait for theirs", metavar="SHARE"
+    )
+    schedule_conservativeness: float = option(
+        1.0, "scales how much output is expected of a request before it is admitted; larger: fewer retractions", metavar="FACTOR"
+    )
+    enable_priority_scheduling: bool = option(False, "obey the priority of requests; larger values go first")
+    schedule_low_priority_values_first: bool = option(False, "smaller priority values go first")
+    priority_aging_seconds: float = option(
+        10.0, "seconds of waiting that make up for one step of priority, 0 for never", metavar="SECONDS"
+    )
+    priority_scheduling_preemption_threshold: int = option(
+        10, "a waiting request takes the place of running ones whose priority is worse by more than this", metavar="STEPS"
+    )
+    disable_priority_preemption: bool = option(False, "let priorities order the queue only")
+    waiting_timeout: float | None = option(None, "seconds after which a request that has not started gets a 503", metavar="SECONDS")
+    running_timeout: float | None = option(None, "seconds after its start at which a request is ended with a 503", metavar="SECONDS")
+    enable_prefill_delayer: bool = option(False, "gather small prompts into one step while others decode")
+    prefill_delayer_max_delay_passes: int = option(30, "most steps that a small prompt is held back", metavar="PASSES")
+    prefill_delayer_max_delay_ms: float | None = option(None, "longest time that a small prompt is held back", metavar="MS")
     disable_overlap_schedule: bool = option(False, "do the host work of a step after its forward pass, not under it")
 
 
@@ -104,6 +163,10 @@ class ServerConfig:
     max_body_bytes: int = option(8 << 20, "largest request body taken", metavar="BYTES")
     drain_timeout: float = option(30.0, "seconds that running requests get to finish when the server is told to stop", metavar="SECONDS")
     incremental_streaming_output: bool = option(False, "let streams of /generate carry only what is new, not the whole text each time")
+    record_trace: str | None = option(
+        None, "append a line for every request to a file, to replay it with radixrt bench: times, lengths and keyed hashes, no text",
+        metavar="FILE",
+    )
     allow_remote_without_api_key: bool = option(False, "listen beyond loopback without an API key: anyone who reaches the port may use it")
 
 
@@ -155,8 +218,12 @@ def resolve(config: EngineConfig, hardware: Hardware) -> EngineConfig:
         kv_cache_dtype=dtype if cache.kv_cache_dtype == "auto" else cache.kv_cache_dtype,
         mem_fraction_static=0.5 if cache.mem_fraction_static is None else cache.mem_fraction_static,
     )
+    order = schedule.schedule_policy
+    if order == "auto":
+        order = "fcfs" if cache.disable_radix_cache else "lpm"
     schedule = replace(
-        schedule, chunked_prefill_size=chunk,
+        schedule, schedule_policy=order, chunked_prefill_size=chunk,
+        enable_priority_scheduling=schedule.enable_priority_scheduling or order == "priority",
         max_running_requests=(64 if device == "cpu" else 256) if schedule.max_running_requests is None else schedule.max_running_requests,
     )
     resolved = EngineConfig(model=model, cache=cache, schedule=schedule)
@@ -171,6 +238,13 @@ def _check(config: EngineConfig) -> None:
             if choices and value not in choices:
                 raise ConfigError(f"{flag(f.name)} {value!r} is not one of {', '.join(choices)}{nearest(str(value), choices)}")
     cache, schedule = config.cache, config.schedule
+    policy = cache.radix_eviction_policy
+    if policy not in EVICTION_POLICIES and ":" not in policy:
+        known = f"{', '.join(EVICTION_POLICIES)}, or package.module:Policy"
+        raise ConfigError(f"--radix-eviction-policy {policy!r} is not one of {known}{nearest(policy, EVICTION_POLICIES)}")
+    if cache.radix_tree == "native" and ":" in policy:
+        raise ConfigError(f"--radix-tree native knows no policies in Python, and --radix-eviction-policy is {policy!r}")
+    cache.eviction_options()
     positive = (
         ("context_length", config.model.context_length),
         ("max_total_tokens", cache.max_total_tokens),
@@ -185,8 +259,41 @@ def _check(config: EngineConfig) -> None:
     fraction = cache.mem_fraction_static
     if fraction is not None and not 0.0 < fraction <= 1.0:
         raise ConfigError(f"--mem-fraction-static must be in (0, 1], got {fraction}")
-    if cache.disable_radix_cache and schedule.schedule_policy == "lpm":
-        raise ConfigError("--schedule-policy lpm orders by cached prefixes, which --disable-radix-cache switches off")
+    if not 0.0 <= cache.pin_budget <= 1.0:
+        raise ConfigError(f"--pin-budget must be in [0, 1], got {cache.pin_budget}")
+    if not cache.max_pin_ttl > 0.0:
+        raise ConfigError(f"--max-pin-ttl must be above 0 seconds, got {cache.max_pin_ttl}")
+    _check_schedule(schedule)
+    if cache.disable_radix_cache and schedule.schedule_policy in CACHE_AWARE_POLICIES:
+        raise ConfigError(
+            f"--schedule-policy {schedule.schedule_policy} orders by cached prefixes, which --disable-radix-cache switches off"
+        )
+
+
+
+def _check_schedule(schedule: ScheduleConfig) -> None:
+    for name in ("lpm_max_passes", "max_queued_requests", "priority_scheduling_preemption_threshold", "prefill_delayer_max_delay_passes"):
+        if getattr(schedule, name) < 0:
+            raise ConfigError(f"{flag(name)} must be at least 0, got {getattr(schedule, name)}")
+    for name in (
+        "waiting_timeout", "running_timeout", "prefill_delayer_max_delay_ms", "schedule_conservativeness", "priority_aging_seconds",
+    ):
+        value = getattr(schedule, name)
+        if value is not None and not (math.isfinite(value) and value >= 0):
+            raise ConfigError(f"{flag(name)} must be a number of at least 0, got {value}")
+    if schedule.max_prefill_tokens < 1:
+        raise ConfigError(f"--max-prefill-tokens must be at least 1, got {schedule.max_prefill_tokens}")
+    if not 0.0 < schedule.decode_share <= 1.0:
+        raise ConfigError(f"--decode-share must be in (0, 1], got {schedule.decode_share}")
+    if schedule.enable_priority_scheduling and schedule.schedule_policy not in ("auto", *PRIORITY_POLICIES):
+        raise ConfigError(
+            f"--enable-priority-scheduling: --schedule-policy {schedule.schedule_policy} knows no priorities; "
+            f"these do: {', '.join(PRIORITY_POLICIES)}"
+        )
+    if not schedule.enable_priority_scheduling:
+        for name in ("schedule_low_priority_values_first", "disable_priority_preemption"):
+            if getattr(schedule, name):
+                raise ConfigError(f"{flag(name)} means nothing without --enable-priority-scheduling")
 
 
 def flag(name: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import math
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -122,11 +123,44 @@ class TokenLogprob(msgspec.Struct, frozen=True, array_like=True, gc=False):
     given: list[tuple[float, int]] = []
 
 
+class Namespace(NamedTuple):
+    """What a cache entry belongs to besides its tokens: requests share entries only when all three parts agree."""
+
+    adapter: str = ""
+    cache_salt: str = ""
+    extra_key: str = ""
+
+
+SHARED = Namespace()  # of requests that name none
+
+
+class Divergence(msgspec.Struct, frozen=True, array_like=True):
+    """Where a prompt leaves what is cached: its first ``matched`` tokens are; ``cached_next`` is how the nearest cached
+    sequence goes on from there, empty when none does."""
+
+    matched: int
+    cached_next: list[int] = []
+
+
+class CacheReport(msgspec.Struct, frozen=True, array_like=True):
+    """What the cache did for one answer.
+
+    ``matched`` prompt tokens were found in the cache, ``computed`` tokens of it went through the model (again after a
+    retraction).  ``waited``: seconds in the queue by reason.  ``divergence``: as it was when the request was admitted first.
+    """
+
+    matched: int = 0
+    computed: int = 0
+    waited: dict[str, float] = {}
+    divergence: Divergence | None = None
+
+
 class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One sequence to generate, as the engine core takes it: tokens only, one answer (``sampling.n`` is 1 here).
 
     ``uid`` is made by the engine front, unique for ever.  ``namespace`` separates cache entries: nothing is shared
-    between requests whose namespaces differ.
+    between requests whose namespaces differ.  ``priority`` counts under priority scheduling; ``routing_key`` under the
+    policy of that name.
     """
 
     uid: int
@@ -135,6 +169,8 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     namespace: tuple[str, ...] = ()
     logprobs: LogprobOptions | None = None
     priority: int = 0
+    routing_key: str = ""
+    want_report: bool = False
 
 
 class FinishReason(enum.StrEnum):
@@ -156,7 +192,7 @@ class TokenOutput(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What one step confirmed of one request.  ``finish`` is set exactly once, in the last output of a request.
 
     ``logprobs`` has one entry a token when asked for; ``prompt_logprobs`` the next run of prompt positions.
-    ``cached_tokens``: prompt tokens found in the cache at first admission.
+    ``cached_tokens``: prompt tokens found in the cache at first admission.  ``report``: with the last output, when asked for.
     """
 
     uid: int
@@ -166,6 +202,7 @@ class TokenOutput(msgspec.Struct, frozen=True, array_like=True, gc=False):
     prompt_logprobs: list[TokenLogprob] | None = None
     cached_tokens: int = 0
     num_retractions: int = 0
+    report: CacheReport | None = None
 
 
 class Usage(msgspec.Struct, frozen=True):
@@ -180,7 +217,8 @@ class RequestOutput(msgspec.Struct, frozen=True, kw_only=True):
     """One event of one answer, in text and tokens.
 
     ``text_delta``/``token_ids_delta``/``logprobs_delta`` are what is new since the last event; joining them over the
-    stream gives the whole answer.  ``prompt_logprobs`` is complete, and present on the last event only.
+    stream gives the whole answer.  ``prompt_logprobs`` is complete, and present on the last event only; so is ``report``,
+    a CacheReport as plain values.
     """
 
     rid: str
@@ -192,13 +230,15 @@ class RequestOutput(msgspec.Struct, frozen=True, kw_only=True):
     logprobs_delta: list[TokenLogprob] | None = None
     prompt_logprobs: list[TokenLogprob] | None = None
     num_retractions: int = 0
+    report: dict[str, Any] | None = None
 
 
 class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     """A snapshot of the engine core after a step; tokens are KV slots, counters only grow.
 
     free_tokens + cached_tokens + locked_tokens == capacity_tokens, where cached ones are evictable and locked ones are
-    held by running requests (their shared prefixes included).
+    held by running requests (their shared prefixes included).  ``reuse_counts`` is the histogram of
+    ``radixrt.cache.reuse``, ``reuse_seconds`` its sum; ``wait_seconds`` sums what finished requests waited, by reason.
     """
 
     capacity_tokens: int = 0
@@ -208,6 +248,8 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     num_running: int = 0
     num_waiting: int = 0
     num_retracted: int = 0
+    num_preempted: int = 0
+    num_timed_out: int = 0
     steps: int = 0
     failed_steps: int = 0
     prompt_tokens: int = 0
@@ -215,8 +257,24 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     computed_tokens: int = 0
     generated_tokens: int = 0
     evicted_tokens: int = 0
+    tree_nodes: int = 0
+    num_pins: int = 0
+    pinned_tokens: int = 0
+    reuse_counts: list[int] = []
+    reuse_seconds: float = 0.0
+    wait_seconds: dict[str, float] = {}
     finished: int = 0
     aborted: int = 0
+
+
+class KVEventsAddress(msgspec.Struct, frozen=True):
+    """Where KV events can be had; ``replay_endpoint`` is None where missed ones cannot be asked for."""
+
+    publisher: str
+    endpoint: str
+    replay_endpoint: str | None
+    topic: str
+    block_size: int
 
 
 class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -231,3 +289,4 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     dtype: str = "float32"
     attention_backend: str = ""
     load_seconds: float = 0.0
+    kv_events: KVEventsAddress | None = None

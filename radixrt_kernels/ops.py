@@ -9,6 +9,10 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from radixrt_kernels._native import RadixTree
 
 NATIVE = os.environ.get("RADIXRT_NO_NATIVE", "0") in ("", "0") and importlib.util.find_spec("radixrt_kernels._native") is not None
 
@@ -17,4 +21,14 @@ if NATIVE:
 else:
     from radixrt_kernels.reference import common_prefix_length
 
-__all__ = ["NATIVE", "common_prefix_length"]
+__all__ = ["NATIVE", "common_prefix_length", "native_radix_tree"]
+
+
+def native_radix_tree(policy: str, **options: int) -> RadixTree:
+    """Return an empty compiled radix tree with a built-in eviction policy; only where ``NATIVE``.
+
+    Its definition is ``radixrt.cache.radix_tree``.
+    """
+    from radixrt_kernels import _native
+
+    return _native.RadixTree(policy, **options)

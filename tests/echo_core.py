@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 from radixrt.config import EngineConfig
 from radixrt.engine import worker
+from radixrt.engine.questions import AnyAnswer, AnyQuestion, Done, Unpin
 from radixrt.errors import ConfigError, RequestError
 from radixrt.types import EngineStats, Finish, FinishReason, GenerateRequest, ModelInfo, TokenLogprob, TokenOutput
 
@@ -69,6 +70,16 @@ class EchoCore:
     def flush(self) -> bool:
         self._flushes += not self._running
         return not self._running
+
+    def answer(self, question: AnyQuestion) -> AnyAnswer:
+        assert isinstance(question, Unpin)
+        if question.id == REFUSE:
+            raise RequestError("refused", param="pin_id", code="no")
+        if question.id == BREAK:
+            raise RuntimeError("broken")
+        if question.id == DIE:
+            os._exit(7)
+        return Done(question.id == "there")
 
     def has_work(self) -> bool:
         return bool(self._running or self._ended)

@@ -114,14 +114,15 @@ class Outcome:
 
 def make_core(
     *, cache: bool = True, overlap: bool = True, budget: int = 64, num_slots: int = 400, max_running: int = 6, policy: str = "fcfs",
-    context_length: int = 64,
+    context_length: int = 64, **schedule: object,
 ) -> EngineCore:
     return EngineCore.build(
         model=ToyModel(context_length=context_length),
         backend=attention.select_backend("torch_sdpa"),
         cache=CacheConfig(kv_cache_dtype="float32", disable_radix_cache=not cache),
         schedule=ScheduleConfig(
-            schedule_policy=policy, chunked_prefill_size=budget, max_running_requests=max_running, disable_overlap_schedule=not overlap
+            schedule_policy=policy, chunked_prefill_size=budget, max_running_requests=max_running, disable_overlap_schedule=not overlap,
+            **schedule,  # type: ignore[arg-type]
         ),
         num_slots=num_slots,
         device=torch.device("cpu"),
@@ -131,14 +132,14 @@ def make_core(
 def run(
     seed: int, *, jump: bool = True, answers: Sequence[Text] | None = None, num_slots: int = 400, aborts: bool = False, **settings: object
 ) -> Outcome:
-    """Run a workload to its end, checking the ledgers after every step.
+    """Run a workload to its end, checking the ledgers after every step.  Little output is expected, so that small pools retract.
 
     ``answers``: texts for an oracle drafter.  ``aborts``: abort a random request now and then.
     """
-    core = make_core(num_slots=num_slots, **settings)  # type: ignore[arg-type]
+    core = make_core(num_slots=num_slots, schedule_conservativeness=0.0, **settings)  # type: ignore[arg-type]
     scheduler = core._scheduler
-    scheduler.jump_forward = jump
-    scheduler.drafter = None if answers is None else OracleDrafter(answers)
+    scheduler.verifier.jump_forward = jump
+    scheduler.verifier.drafter = None if answers is None else OracleDrafter(answers)
     arrivals, rng = workload(seed), random.Random(seed)
     texts: dict[int, list[int]] = {a.request.uid: list(a.request.prompt) for a in arrivals}
     reasons: dict[int, FinishReason] = {}

@@ -1,8 +1,7 @@
 """The engine front: takes text or tokens, owns the life of every request, and answers in streams of text.
 
-Validates before anything is dispatched, splits n answers into single ones, and is the only place that knows which
-requests are open.  All of it runs on one event loop; tokenizing and templates run in threads beside it.  Knows neither
-HTTP nor how tokens are computed.
+Validates before anything is dispatched and splits n answers into single ones.  All of it runs on one event loop;
+tokenizing and templates run in threads beside it.  Knows neither HTTP nor how tokens are computed.
 """
 
 from __future__ import annotations
@@ -11,37 +10,38 @@ import asyncio
 import functools
 import itertools
 import logging
-import operator
-import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from radixrt.config import EngineConfig
+from radixrt.engine.answers import OpenAnswers
+from radixrt.engine.cache_calls import CacheCalls
 from radixrt.engine.client import CoreClient, ProcessClient, ThreadClient
-from radixrt.engine.link import PROTOCOL, Abort, Add, Failed, Flush, Flushed, Outputs, Progress, Ready, Report
-from radixrt.engine.loop import OnProgress, refusal
+from radixrt.engine.life import RESTART_DELAYS, CoreLife, Status
+from radixrt.engine.link import PROTOCOL, Answered, Failed, Flushed, Outputs, Progress, Ready, Report
+from radixrt.engine.loop import OnProgress
 from radixrt.engine.metrics import Metrics
-from radixrt.engine.output import OutputProcessor
-from radixrt.engine.stream import Answer, Channel, RequestStream, failure
-from radixrt.errors import ConfigError, EngineStopped, PromptTooLong, RadixrtError, RequestError
+from radixrt.engine.prompts import check_length, check_prompt, max_tokens, text_length, token_ids
+from radixrt.engine.session_calls import SessionCalls
+from radixrt.engine.sessions import SessionParams
+from radixrt.engine.stream import Answer, RequestStream, failure
+from radixrt.engine.tickets import Tickets
+from radixrt.engine.trace import TraceRecorder
+from radixrt.errors import EngineStopped, RequestError
 from radixrt.text.chat import ChatTemplate
 from radixrt.text.tokenizer import Tokenizer, load_tokenizer
 from radixrt.types import (
+    SHARED,
     EngineStats,
-    Finish,
-    FinishReason,
     GenerateRequest,
     LogprobOptions,
     ModelInfo,
-    RequestOutput,
+    Namespace,
     SamplingParams,
-    TokenOutput,
-    Usage,
 )
 from radixrt.weights.resolve import resolve_model
 
@@ -50,28 +50,9 @@ logger = logging.getLogger(__name__)
 __all__ = ["Answer", "AsyncEngine", "RequestStream", "failure"]
 
 T = TypeVar("T")
-Status = Literal["starting", "ready", "draining", "stopped"]
 
-# A text is refused unread when it has more characters than this for every token that fits: no vocabulary has tokens
-# that long on average, and tokenizing gigabytes only to count them would serve nobody.
-MAX_CHARS_PER_TOKEN = 128
 NUM_TEXT_THREADS = 2
-# Delays before each restart of a worker that dies again and again; after the last the engine stays stopped.  A worker
-# that has lived LASTING_SECONDS starts the count anew.
-RESTART_DELAYS = (0.2, 1.0, 2.0, 5.0, 10.0)
-LASTING_SECONDS = 60.0
 _SEEDS = 1 << 63
-
-
-@dataclass(slots=True)
-class _OpenAnswer:
-    """An answer that is being computed; times are of time.monotonic()."""
-
-    rid: str
-    index: int
-    channel: Channel
-    started: float
-    last_token: float | None = None
 
 
 class AsyncEngine:
@@ -79,6 +60,7 @@ class AsyncEngine:
 
     config: which model, and how it runs.  in_process: compute in a thread of this process instead of a worker process.
     model_name: the label of its metrics.  client and tokenizer replace what would be made from the config.
+    recorder: takes a line about every request; the caller's to close.
     Raises ConfigError when the model's files cannot be found.
     """
 
@@ -90,11 +72,11 @@ class AsyncEngine:
         model_name: str | None = None,
         client: CoreClient | None = None,
         tokenizer: Tokenizer | None = None,
+        recorder: TraceRecorder | None = None,
     ) -> None:
         model = config.model
         self.config = config
         self.resolved = config  # what the core made of it, once it is ready
-        self.status: Status = "starting"
         self.stats = EngineStats()
         self.progress: OnProgress | None = None
         self.metrics = Metrics(model_name or model.model_path)
@@ -109,39 +91,40 @@ class AsyncEngine:
             self._load_tokenizer = functools.partial(load_tokenizer, files.tokenizer)
         else:
             self._load_tokenizer = lambda: tokenizer
-        # What breaks in a thread of ours (memory, a device) only a new process mends, so that is not restarted.
-        self._restarts = RESTART_DELAYS if not in_process else ()
-        self._restarts_used = 0
-        self._ready_since = 0.0
-        self._client: CoreClient = client or (ThreadClient() if in_process else ProcessClient())
+        self._life = CoreLife(
+            client or (ThreadClient() if in_process else ProcessClient()), config, on_report=self._on_report, on_lost=self._on_lost,
+            # What breaks in a thread of ours (memory, a device) only a new process mends, so that is not restarted.
+            restarts=() if in_process else RESTART_DELAYS,
+        )
+        self._client = self._life.client
         self._threads = ThreadPoolExecutor(NUM_TEXT_THREADS, thread_name_prefix="radixrt-text")
-        self._output: OutputProcessor
         self._uids = itertools.count(1)
-        self._open: dict[int, _OpenAnswer] = {}
-        self._rids: dict[str, set[int]] = {}
-        self._flushes: dict[int, asyncio.Future[bool]] = {}
-        self._up: asyncio.Future[None] | None = None
-        self._idle = asyncio.Event()
-        self._idle.set()
+        self._tickets = Tickets(self._client.submit)
+        self.cache = CacheCalls(self, self._tickets.ask, lambda: self.resolved.cache)
+        self.sessions = SessionCalls(self._tickets.tell)
         self._hurry = asyncio.Event()
-        self._supervisor: asyncio.Task[None] | None = None
-        self._closing: asyncio.Task[None] | None = None
-        self._failure = ""
+        self._answers = OpenAnswers(self._client.submit, metrics=self.metrics, sessions=self.sessions, recorder=recorder)
+
+    @property
+    def status(self) -> Status:
+        return self._life.status
 
     async def start(self) -> None:
         """Load the tokenizer and the model; ready when it returns.
 
         Raises ConfigError or EngineStopped with the reason when loading fails; the engine is closed then.
         """
-        if self.status != "starting" or self._up is not None:
+        if self.status != "starting" or self._life.begun:
             raise EngineStopped("an engine starts once")
         try:
-            up = self._begin()
+            up = self._life.begin()
             self.tokenizer = await self._off_loop(self._load_tokenizer)
             self.chat = await self._off_loop(ChatTemplate, self.tokenizer, self.tokenizer.chat_template)
-            self._output = OutputProcessor(self.tokenizer)
+            self._answers.load(self.tokenizer)
+            # The token that encoding writes by itself; one that a template writes belongs to the text.
+            self.sessions.bos = next(iter(self.tokenizer.encode("")), None)
             await up
-            self._set_ready()
+            self._life.set_ready()
         except OSError as error:
             await self.close()
             raise EngineStopped(f"the engine could not be started: {error}") from error
@@ -156,20 +139,19 @@ class AsyncEngine:
         """
         if drain <= 0:
             self._hurry.set()
-        if self._closing is None:
-            self._closing = asyncio.create_task(self._close(drain if self.status == "ready" else 0.0))
-            self.status = "draining"
-        await asyncio.shield(self._closing)
+        self.sessions.stop()
+        await self._life.close(functools.partial(self._drain, drain), functools.partial(self._end_open, "The engine is shutting down."))
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
     @property
     def num_open(self) -> int:
         """Answers that are being computed."""
-        return len(self._open)
+        return len(self._answers)
 
     @property
     def max_tokens(self) -> int:
         """Tokens that prompt and output of one request may have together."""
-        return min(self.info.context_length, self.info.capacity_tokens)
+        return max_tokens(self.info)
 
     def metrics_text(self) -> bytes:
         """Return the metrics in Prometheus' text format."""
@@ -177,14 +159,14 @@ class AsyncEngine:
 
     async def encode(self, text: str, *, param: str = "prompt") -> list[int]:
         """Return the tokens of a text; PromptTooLong, without tokenizing, when it cannot possibly fit."""
-        self._require_ready()
-        self._check_length(len(text), param)
+        self._life.require_ready()
+        check_length(len(text), self.info, param)
         return await self._off_loop(self.tokenizer.encode, text)
 
     async def encode_chat(self, messages: list[dict[str, Any]], **options: Any) -> list[int]:
         """Return the tokens of a conversation through the model's chat template; options as ``ChatTemplate.encode``."""
-        self._require_ready()
-        self._check_length(sum(_text_length(message) for message in messages), "messages")
+        self._life.require_ready()
+        check_length(text_length(messages), self.info, "messages")
         return await self._off_loop(functools.partial(self.chat.encode, messages, **options))
 
     async def submit(
@@ -194,27 +176,36 @@ class AsyncEngine:
         *,
         rid: str | None = None,
         logprobs: LogprobOptions | None = None,
-        namespace: tuple[str, ...] = (),
+        namespace: Namespace = SHARED,
         priority: int = 0,
+        routing_key: str = "",
+        session: SessionParams | None = None,
+        want_report: bool = False,
         prompt_param: str = "prompt",
     ) -> RequestStream:
         """Start a request and return the stream of its ``sampling.n`` answers.
 
         rid: the caller's name for it, unique among open requests; made up when None.  namespace: the cache is shared
-        only within it.  prompt_param: what errors call the prompt.
+        only within it.  routing_key: what the schedule policy of that name groups by.  session: the prompt continues an
+        earlier request.  want_report: the last event tells what the cache did.  prompt_param: what errors call the prompt.
         Raises RequestError, PromptTooLong or InvalidSampling, with nothing started, and EngineStopped.
         """
-        self._require_ready()
+        self._life.require_ready()
         tokens = await self.encode(prompt, param=prompt_param) if isinstance(prompt, str) else token_ids(prompt, prompt_param)
-        self._require_ready()
+        self._life.require_ready()
         vocab_size = self.info.vocab_size
         sampling.validate(vocab_size)
-        self._check_prompt(tokens, prompt_param)
+        added = tokens
+        if session is not None:
+            if sampling.n != 1:
+                raise RequestError("A request of a session has one answer.", param="n", code="invalid_value")
+            tokens = self.sessions.prompt(session, added)
+        check_prompt(tokens, self.info, prompt_param)
         if logprobs is not None:
             logprobs.validate(vocab_size, len(tokens))
         if rid is None:
             rid = uuid.uuid4().hex
-        if rid in self._rids:
+        if rid in self._answers:
             raise RequestError("A request with this rid is running.", param="rid", code="duplicate_rid")
         room = self.max_tokens - len(tokens)
         longest = room if sampling.max_new_tokens is None else min(sampling.max_new_tokens, room)
@@ -229,252 +220,93 @@ class AsyncEngine:
                     sampling, n=1, max_new_tokens=longest, min_new_tokens=min(sampling.min_new_tokens, longest),
                     stop_token_ids=stop_ids, seed=None if seed is None else _wrap(seed + index),
                 ),
-                namespace=namespace, logprobs=logprobs, priority=priority,
+                namespace=namespace, logprobs=logprobs, priority=priority, routing_key=routing_key, want_report=want_report,
             )
             for index in range(sampling.n)
         ]
-        return self._dispatch(rid, tokens, requests)
+        turn = None
+        if session is not None:
+            turn, ended = self.sessions.add(session, rid, added, namespace)
+            for other in ended:
+                self._answers.abort(other)
+        return self._answers.open(rid, tokens, requests, turn)
 
     async def abort(self, rid: str) -> bool:
         """Abort the request of exactly this name; its stream ends with what there is.  False when there is none."""
-        uids = self._rids.get(rid)
-        for uid in uids or ():
-            self._client.submit(Abort(uid))
-        return uids is not None
+        return self._answers.abort(rid)
 
     async def abort_all(self) -> int:
         """Abort every open request; returns how many."""
-        rids = list(self._rids)
-        for rid in rids:
-            await self.abort(rid)
-        return len(rids)
+        return sum(map(self._answers.abort, self._answers.rids))
 
     async def flush_cache(self) -> bool:
         """Empty the KV cache; False, with nothing done, while requests are running."""
-        self._require_ready()
-        ticket = next(self._uids)
-        answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._flushes[ticket] = answer
-        try:
-            self._client.submit(Flush(ticket))
-            return await answer
-        finally:
-            self._flushes.pop(ticket, None)
+        self._life.require_ready()
+        return await self._tickets.flush()
 
-    def _require_ready(self) -> None:
-        if self.status == "ready":
-            return
-        reasons = {"starting": "The engine is starting.", "draining": "The engine is shutting down."}
-        raise EngineStopped(reasons.get(self.status, "The engine has stopped."))
+    async def open_session(self, id: str | None = None, *, timeout: float | None = None) -> str:
+        """Open a session and return its id; it ends by itself after ``timeout`` seconds without a request."""
+        self._life.require_ready()
+        return self.sessions.open(id, timeout=timeout)
 
-    def _check_length(self, num_chars: int, param: str) -> None:
-        if num_chars > self.max_tokens * MAX_CHARS_PER_TOKEN:
-            raise PromptTooLong(
-                f"This model's maximum context length is {self.max_tokens} tokens; a text of {num_chars} characters does not fit.",
-                param=param,
-            )
+    async def close_session(self, id: str) -> None:
+        """End a session; what it alone put into the cache is dropped.  Raises RequestError when there is none of that id."""
+        self._life.require_ready()
+        self.sessions.close(id)
 
-    def _check_prompt(self, tokens: list[int], param: str) -> None:
-        if not tokens:
-            raise RequestError("The prompt is empty.", param=param, code="empty_prompt")
-        vocab_size = self.info.vocab_size
-        if min(tokens) < 0 or max(tokens) >= vocab_size:
-            raise RequestError(f"Token ids must be in [0, {vocab_size - 1}].", param=param, code="invalid_value")
-        limit = self.max_tokens
-        if len(tokens) >= limit:
-            whose = "This model's" if limit == self.info.context_length else "With this KV pool the"
-            raise PromptTooLong(
-                f"{whose} maximum context length is {limit} tokens, output included, but the prompt has {len(tokens)}.", param=param
-            )
-
-    def _dispatch(self, rid: str, tokens: list[int], requests: list[GenerateRequest]) -> RequestStream:
-        # Nothing here waits: the records are complete before the core knows of the request.
-        channel = Channel(len(requests))
-        now = time.monotonic()
-        uids = [request.uid for request in requests]
-        self._rids[rid] = set(uids)
-        for index, request in enumerate(requests):
-            self._open[request.uid] = _OpenAnswer(rid, index, channel, now)
-            self._output.add(
-                request.uid, rid=rid, index=index, num_prompt=len(tokens), sampling=request.sampling,
-                want_logprobs=request.logprobs is not None,
-            )
-        self._idle.clear()
-        self.metrics.started(len(requests))
-        self._client.submit(Add(requests))
-        return RequestStream(rid, tokens, channel, functools.partial(self._release, uids))
-
-    def _release(self, uids: list[int]) -> None:
-        """Abort the answers nobody waits for any more; late outputs of theirs are ignored."""
-        now = time.monotonic()
-        for uid in uids:
-            if (answer := self._open.get(uid)) is not None:
-                self._client.submit(Abort(uid))
-                self._forget(uid, answer)
-                self.metrics.finished(now - answer.started, aborted=True)
-
-    def _forget(self, uid: int, answer: _OpenAnswer) -> None:
-        del self._open[uid]
-        self._output.drop(uid)
-        siblings = self._rids[answer.rid]
-        siblings.discard(uid)
-        if not siblings:
-            del self._rids[answer.rid]
-        if not self._open:
-            self._idle.set()
-
-    def _begin(self) -> asyncio.Future[None]:
-        self._failure = ""
-        up = self._up = asyncio.get_running_loop().create_future()
-        # Whoever waits for it gets the exception; when nobody does any more, that is no error.
-        up.add_done_callback(lambda done: done.cancelled() or done.exception())
-        self._client.start(self.config, self._on_report)
-        return up
+    def require_ready(self) -> None:
+        """Raise EngineStopped, with the reason, unless requests are let in."""
+        self._life.require_ready()
 
     def _on_report(self, report: Report) -> None:
         match report:
             case Outputs(outputs, stats):
                 self._take_stats(stats)
                 for output in outputs:
-                    self._push(output)
+                    self._answers.push(output)
             case Ready(protocol, info, stats, config):
                 if protocol != PROTOCOL:
-                    self._fail(f"the worker speaks link protocol {protocol}, not {PROTOCOL}", config=False)
+                    self._life.failed(f"the worker speaks link protocol {protocol}, not {PROTOCOL}", config=False)
                     return
                 self.info = info
                 self.resolved = config
                 self._take_stats(stats)
-                _resolve(self._up, None)
+                self._life.came_up()
             case Flushed(ticket, ok, stats):
                 self._take_stats(stats)
-                _resolve(self._flushes.get(ticket), ok)
+                self._tickets.settle(ticket, ok)
+            case Answered(ticket, answer, stats):
+                self._take_stats(stats)
+                self._tickets.settle(ticket, answer)
             case Progress(done, total, name):
                 if self.progress is not None:
                     self.progress(done, total, name)
             case Failed(message, config):
-                self._fail(message, config=config)
+                self._life.failed(message, config=config)
 
     def _take_stats(self, stats: EngineStats) -> None:
         self.stats = stats
         self.metrics.note(stats)
 
-    def _push(self, output: TokenOutput) -> None:
-        answer = self._open.get(output.uid)
-        if answer is None:
-            return  # a late output of a request that was released
-        try:
-            event, abort = self._output.push(output)
-        except Exception:
-            logger.exception("an output of request %d could not be turned into text", output.uid)
-            finish = Finish(FinishReason.ABORT, message="internal error while the answer was turned into text", status=500)
-            event, abort = RequestOutput(
-                rid=answer.rid, index=answer.index, text_delta="", token_ids_delta=[], usage=Usage(), finish=finish
-            ), True
-        if abort:
-            self._client.submit(Abort(output.uid))
-        now = time.monotonic()
-        if output.tokens:
-            self.metrics.tokens(len(output.tokens), now - answer.started, None if answer.last_token is None else now - answer.last_token)
-            answer.last_token = now
-        if event is None:
-            return
-        if event.finish is not None:
-            self._forget(output.uid, answer)
-            self.metrics.finished(now - answer.started, aborted=event.finish.reason is FinishReason.ABORT)
-        answer.channel.push(event)
-
-    def _set_ready(self) -> None:
-        # The core may have failed again, or the engine been closed, since it reported Ready.
-        if self.status != "starting" or self._failure:
-            raise EngineStopped(self._failure or "the engine was closed while it was loading")
-        self._ready_since = time.monotonic()
-        self.status = "ready"
-
-    def _fail(self, message: str, *, config: bool) -> None:
-        self._failure = message
-        if self._up is not None and not self._up.done():
-            self._up.set_exception(ConfigError(message) if config else EngineStopped(message))
-            return
-        logger.error("%s; %d open requests end with an error", message, len(self._open))
+    def _on_lost(self, message: str) -> None:
+        logger.error("%s; %d open requests end with an error", message, self.num_open)
         self._end_open(message)
         self.stats = EngineStats()
-        if self.status == "ready":
-            self.status = "starting"
-            self._supervisor = asyncio.create_task(self._restart())
 
     def _end_open(self, message: str) -> None:
-        for uid in list(self._open):
-            self._push(refusal(uid, message, EngineStopped.status))
-        for answer in self._flushes.values():
-            if not answer.done():
-                answer.set_exception(EngineStopped(message))
+        self._answers.end(message)
+        self._tickets.fail(message)
 
-    async def _restart(self) -> None:
-        if time.monotonic() - self._ready_since > LASTING_SECONDS:
-            self._restarts_used = 0
-        while self._restarts_used < len(self._restarts):
-            delay = self._restarts[self._restarts_used]
-            self._restarts_used += 1
-            logger.warning("restarting the engine process in %.1f s", delay)
-            await asyncio.sleep(delay)
-            try:
-                await self._begin()
-                self._set_ready()
-            except (RadixrtError, OSError) as error:
-                logger.error("restarting failed: %s", error)
-                continue
-            logger.warning("the engine process is back")
-            return
-        logger.error("the engine has stopped for good")
-        self.status = "stopped"
-
-    async def _close(self, drain: float) -> None:
-        if self._supervisor is not None:
-            self._supervisor.cancel()
-            await asyncio.gather(self._supervisor, return_exceptions=True)
-        if self._up is not None and not self._up.done():
-            self._up.set_exception(EngineStopped("the engine was closed while it was loading"))
-        if drain > 0 and self._open:
-            waits = [asyncio.create_task(event.wait()) for event in (self._idle, self._hurry)]
-            await asyncio.wait(waits, timeout=drain, return_when=asyncio.FIRST_COMPLETED)
+    async def _drain(self, seconds: float) -> None:
+        """Wait until nothing is open, ``seconds`` have passed, or somebody is in a hurry."""
+        if seconds > 0 and self.num_open:
+            waits = [asyncio.create_task(wait) for wait in (self._answers.wait_idle(), self._hurry.wait())]
+            await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
             for wait in waits:
                 wait.cancel()
-        self._end_open("The engine is shutting down.")
-        self.status = "stopped"
-        await self._client.close()
-        self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def _off_loop(self, call: Callable[..., T], *arguments: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, functools.partial(call, *arguments))
-
-
-def token_ids(prompt: Sequence[Any], param: str) -> list[int]:
-    """Return a prompt given as ids as a plain list; RequestError for anything that is not a whole number."""
-    ids = list(prompt)
-    if all(type(token) is int for token in ids):
-        return ids
-    try:
-        if any(isinstance(token, bool) for token in ids):
-            raise TypeError
-        return [operator.index(token) for token in ids]
-    except TypeError:
-        raise RequestError("A prompt is a text or a list of token ids.", param=param, code="invalid_type") from None
-
-
-def _text_length(value: Any) -> int:
-    """Count the characters of all strings inside a message, or a part of one."""
-    if isinstance(value, str):
-        return len(value)
-    if isinstance(value, Mapping):
-        return sum(map(_text_length, value.values()))
-    if isinstance(value, list | tuple):
-        return sum(map(_text_length, value))
-    return 0
-
-
-def _resolve(future: asyncio.Future[Any] | None, value: Any) -> None:
-    if future is not None and not future.done():
-        future.set_result(value)
 
 
 def _wrap(seed: int) -> int:

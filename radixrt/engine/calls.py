@@ -8,11 +8,14 @@ from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypedDict, TypeVar
 
+import msgspec
+
 from radixrt.engine.async_engine import AsyncEngine
 from radixrt.engine.native import Collected, native_answer, parse_sampling
+from radixrt.engine.sessions import SessionParams
 from radixrt.engine.stream import RequestStream, failure
 from radixrt.errors import RequestError
-from radixrt.types import LogprobOptions, RequestOutput, SamplingParams
+from radixrt.types import LogprobOptions, Namespace, RequestOutput, SamplingParams
 
 T = TypeVar("T")
 NativeDict = dict[str, Any]
@@ -26,7 +29,8 @@ class Options(TypedDict, total=False):
 
     input_ids: one prompt or a list of prompts as token ids.  rid: a name, or one a prompt.  return_logprob enables
     the other logprob options; logprob_start_len -1 reports outputs only.  cache_salt and extra_key: the cache is shared
-    only between calls that agree in both.
+    only between calls that agree in both.  session_params: how the prompt continues a session.  return_cache_report:
+    ``meta_info["cache_report"]`` tells what the cache did.
     """
 
     input_ids: Sequence[int] | Sequence[Sequence[int]] | None
@@ -39,6 +43,9 @@ class Options(TypedDict, total=False):
     cache_salt: str
     extra_key: str
     priority: int
+    routing_key: str
+    session_params: SessionParams | Mapping[str, Any] | None
+    return_cache_report: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +64,11 @@ class Call:
     single: bool
     logprobs: LogprobOptions | None
     text_in_logprobs: bool
-    namespace: tuple[str, ...]
+    namespace: Namespace
     priority: int
+    routing_key: str
+    session: SessionParams | None
+    want_report: bool
 
     @classmethod
     def of(
@@ -76,6 +86,9 @@ class Call:
         cache_salt: str = "",
         extra_key: str = "",
         priority: int = 0,
+        routing_key: str = "",
+        session_params: SessionParams | Mapping[str, Any] | None = None,
+        return_cache_report: bool = False,
     ) -> Call:
         """Check the forms of a call and spread them over its prompts.  Raises RequestError."""
         if (prompt is None) == (input_ids is None):
@@ -94,8 +107,8 @@ class Call:
             logprobs = LogprobOptions(start_len=logprob_start_len, top=top_logprobs_num, token_ids=tuple(token_ids_logprob or ()))
         return cls(
             items=[_Item(*parts) for parts in zip(prompts, [param] * len(prompts), map(parse_sampling, samplings), rids, strict=True)],
-            single=single, logprobs=logprobs, text_in_logprobs=return_text_in_logprobs, namespace=("", cache_salt, extra_key),
-            priority=priority,
+            single=single, logprobs=logprobs, text_in_logprobs=return_text_in_logprobs, namespace=Namespace("", cache_salt, extra_key),
+            priority=priority, routing_key=routing_key, session=_session(session_params), want_report=return_cache_report,
         )
 
     async def answers(self, engine: AsyncEngine) -> NativeDict | list[NativeDict]:
@@ -129,7 +142,7 @@ class Call:
     async def _submit(self, engine: AsyncEngine, item: _Item) -> RequestStream:
         return await engine.submit(
             item.prompt, item.sampling, rid=item.rid, logprobs=self.logprobs, namespace=self.namespace, priority=self.priority,
-            prompt_param=item.param,
+            routing_key=self.routing_key, session=self.session, want_report=self.want_report, prompt_param=item.param,
         )
 
     async def _answer(self, engine: AsyncEngine, item: _Item) -> list[NativeDict]:
@@ -144,6 +157,15 @@ class Call:
             raise error
         token_text = engine.tokenizer.token_text if self.text_in_logprobs else None
         return native_answer(answer, logprobs=self.logprobs, token_text=token_text)
+
+
+def _session(params: SessionParams | Mapping[str, Any] | None) -> SessionParams | None:
+    if params is None or isinstance(params, SessionParams):
+        return params
+    try:
+        return msgspec.convert(dict(params), SessionParams)
+    except msgspec.ValidationError as error:
+        raise RequestError(f"session_params: {error}.", param="session_params", code="invalid_type") from None
 
 
 def _is_nested(ids: Sequence[Any]) -> bool:

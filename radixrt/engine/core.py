@@ -6,48 +6,71 @@ and is owned by exactly one thread.
 
 from __future__ import annotations
 
-import json
-import logging
 import random
+import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 
 from radixrt import attention
 from radixrt.attention.base import AttentionBackend
-from radixrt.cache import eviction
 from radixrt.cache.kv_pool import KVPool
-from radixrt.cache.prefix_cache import PrefixCache
-from radixrt.cache.radix_tree import RadixTree
+from radixrt.cache.slots import PageTable
 from radixrt.config import CacheConfig, EngineConfig, Hardware, ScheduleConfig, resolve
-from radixrt.errors import ConfigError, EngineStopped, PromptTooLong, RequestError
+from radixrt.engine.assembly import build_scheduler
+from radixrt.engine.cache_desk import CacheDesk
+from radixrt.engine.kv_publisher import KVEventsConfig, KVPublisher
+from radixrt.engine.questions import AnyAnswer, AnyQuestion
+from radixrt.engine.step_loop import StepLoop
+from radixrt.errors import ConfigError, PromptTooLong, RequestError
 from radixrt.models import Model
 from radixrt.models.config import ModelShape
 from radixrt.runner.loader import load_model
-from radixrt.runner.runner import ModelRunner, Pending
+from radixrt.runner.runner import ModelRunner
 from radixrt.runner.stream import InlineStream, ThreadStream
-from radixrt.schedule import policy
 from radixrt.schedule.batching import build_batch, build_sampling, read_results
 from radixrt.schedule.drafter import Drafter
 from radixrt.schedule.request import Request
-from radixrt.schedule.scheduler import ScheduledStep, Scheduler
+from radixrt.schedule.scheduler import Scheduler
+from radixrt.schedule.step import RowResult, ScheduledStep
 from radixrt.types import EngineStats, GenerateRequest, ModelInfo, TokenOutput
 
-logger = logging.getLogger(__name__)
-
-# Failed steps in a row after which the fault is the engine's and not one step's.
-MAX_FAILED_STEPS = 3
 # Pool size chosen on a CPU when neither flag nor memory says less.
 DEFAULT_CPU_TOKENS = 65_536
 
 
-@dataclass(frozen=True, slots=True)
-class InFlight:
-    """A step that has been launched and not yet committed."""
+class BatchRunner:
+    """Runs scheduled steps as batches of tensors."""
 
-    step: ScheduledStep
-    samples: Pending
+    def __init__(self, runner: ModelRunner, pages: PageTable, vocab_size: int, device: torch.device) -> None:
+        self.runner = runner
+        self.pages = pages
+        self.vocab_size = vocab_size
+        self.device = device
+
+    def forward(self, step: ScheduledStep) -> LaunchedBatch:
+        """Queue the forward pass of a step."""
+        return LaunchedBatch(self, step)
+
+
+class LaunchedBatch:
+    """A step whose forward pass is queued."""
+
+    def __init__(self, owner: BatchRunner, step: ScheduledStep) -> None:
+        self._owner = owner
+        self._step = step
+        self._batch = build_batch(step, owner.pages, owner.device)
+        self._logits = owner.runner.forward(self._batch)
+
+    def sample(self) -> None:
+        """Queue the sampling; the step before has been committed."""
+        sampling = build_sampling(self._step, self._owner.vocab_size, self._owner.device)
+        self._samples = self._owner.runner.sample(self._batch, self._logits, sampling)
+
+    def results(self) -> list[RowResult]:
+        """Wait for the samples, and cut them into one result a row."""
+        return read_results(self._step, self._samples.result())
 
 
 class EngineCore:
@@ -66,13 +89,16 @@ class EngineCore:
     ) -> None:
         self.info = info
         self.config = config
-        self.overlap = overlap
         self._scheduler = scheduler
         self._runner = runner
-        self._device = device
         self._random = random.Random(random_seed)
-        self._in_flight: InFlight | None = None
-        self._steps = self._failed_steps = self._failures_in_row = 0
+        events = KVEventsConfig.parse(config.cache.kv_events_config)
+        publisher = None if events is None else KVPublisher(events, medium="GPU" if device.type == "cuda" else "CPU")
+        self.kv_events = None if publisher is None else publisher.address
+        self._desk = CacheDesk(
+            scheduler.cache, pin_budget=config.cache.pin_budget, max_pin_ttl=config.cache.max_pin_ttl, publisher=publisher
+        )
+        self._loop = StepLoop(scheduler, BatchRunner(runner, scheduler.cache.page_table, info.vocab_size, device), overlap=overlap)
 
     @classmethod
     def load(cls, config: EngineConfig, *, progress: Callable[[int, int, str], None] | None = None) -> EngineCore:
@@ -81,6 +107,7 @@ class EngineCore:
         ``progress`` gets (bytes loaded, bytes in all, tensor name).  Raises ConfigError.
         """
         config = resolve(config, Hardware.detect())
+        KVEventsConfig.parse(config.cache.kv_events_config)
         loaded = load_model(config.model, progress=progress)
         num_slots = config.cache.max_total_tokens or _pool_size(loaded.shape, config, Hardware.detect().memory_bytes)
         backend = attention.select_backend(config.model.attention_backend)
@@ -103,6 +130,7 @@ class EngineCore:
             dtype=config.model.dtype,
             attention_backend=config.model.attention_backend,
             load_seconds=loaded.seconds,
+            kv_events=core.kv_events,
         )
         return core
 
@@ -122,19 +150,13 @@ class EngineCore:
         """Build a core around a model.  The configs are resolved."""
         shape = model.shape
         num_rows = schedule.max_running_requests
-        chunk = schedule.chunked_prefill_size
-        assert num_rows is not None and chunk is not None, "the config is resolved"
+        assert num_rows is not None, "the config is resolved"
         pool = KVPool(
             num_layers=shape.num_layers, num_slots=num_slots, num_kv_heads=shape.num_kv_heads, head_dim=shape.head_dim,
             dtype=getattr(torch, cache.kv_cache_dtype), device=device,
         )
-        prefix_cache = PrefixCache(
-            tree=RadixTree(eviction.select(cache.radix_eviction_policy)), num_slots=num_slots, num_rows=num_rows,
-            max_length=min(shape.context_length, num_slots), enabled=not cache.disable_radix_cache,
-        )
-        scheduler = Scheduler(
-            cache=prefix_cache, policy=policy.select(schedule.schedule_policy), max_running=num_rows, drafter=drafter,
-            token_budget=chunk if chunk > 0 else num_rows * shape.context_length,
+        scheduler = build_scheduler(
+            cache, schedule, num_slots=num_slots, context_length=shape.context_length, drafter=drafter, random_seed=random_seed
         )
         overlap = not schedule.disable_overlap_schedule
         # Kernels of other devices are asynchronous by themselves; on a CPU a thread makes them so.
@@ -150,7 +172,7 @@ class EngineCore:
         )
 
     def add(self, request: GenerateRequest) -> None:
-        """Queue a request; raises RequestError when it can never run."""
+        """Queue a request; raises RequestError when it can never run, and Overloaded when the queue is full."""
         info, sampling = self.info, request.sampling
         longest = min(info.context_length, info.capacity_tokens)
         if not request.prompt:
@@ -167,7 +189,8 @@ class EngineCore:
         max_new = longest if sampling.max_new_tokens is None else sampling.max_new_tokens
         stop_ids = frozenset() if sampling.ignore_eos else frozenset((*info.eos_token_ids, *sampling.stop_token_ids))
         seed = self._random.getrandbits(63) if sampling.seed is None else sampling.seed
-        self._scheduler.add(Request(request, max_length=min(len(request.prompt) + max_new, longest), stop_ids=stop_ids, seed=seed))
+        max_length = min(len(request.prompt) + max_new, longest)
+        self._scheduler.add(Request(request, max_length=max_length, stop_ids=stop_ids, seed=seed), time.monotonic())
 
     def abort(self, uid: int) -> None:
         """End a request; its last output comes with a later step.  Idempotent."""
@@ -175,68 +198,27 @@ class EngineCore:
 
     def flush(self) -> bool:
         """Empty the cache; False, with nothing done, unless idle."""
-        return not self.has_work() and self._scheduler.flush()
+        flushed = not self.has_work() and self._scheduler.flush()
+        self._desk.publish()
+        return flushed
+
+    def answer(self, question: AnyQuestion) -> AnyAnswer:
+        """Answer a question about the cache, between steps.  Raises RequestError."""
+        return self._desk.answer(question, time.monotonic())
 
     def has_work(self) -> bool:
-        return self._in_flight is not None or self._scheduler.has_work()
+        return self._loop.has_work()
 
     def step(self) -> list[TokenOutput]:
         """Launch the next step and take in the one before (or, without overlap, itself).
 
         A step that fails ends its own requests; the third in a row raises EngineStopped.
         """
-        try:
-            outputs = self._step()
-        except Exception as error:
-            return self._fail(self._take_in_flight(), error)
-        self._steps += 1
+        now = time.monotonic()
+        self._desk.tick(now)
+        outputs = self._loop.step(now)
+        self._desk.publish()
         return outputs
-
-    def _step(self) -> list[TokenOutput]:
-        step = self._scheduler.schedule()  # decide: slots are allocated, prefixes published
-        if not step.rows:
-            return self._commit_in_flight() + self._scheduler.take_ended()
-        batch = build_batch(step, self._scheduler.cache.page_table, self._device)
-        logits = self._runner.forward(batch)  # queued on the stream
-        outputs = self._commit_in_flight()  # host work of the step before hides under that forward
-        sampling = build_sampling(step, self.info.vocab_size, self._device)  # needs the tokens just committed
-        self._in_flight = InFlight(step, self._runner.sample(batch, logits, sampling))  # queued on the stream
-        if not self.overlap:
-            outputs += self._commit_in_flight()
-        return outputs + self._scheduler.take_ended()
-
-    def _take_in_flight(self) -> InFlight | None:
-        taken, self._in_flight = self._in_flight, None
-        return taken
-
-    def _commit_in_flight(self) -> list[TokenOutput]:
-        flight = self._take_in_flight()
-        if flight is None:
-            return []
-        try:
-            results = read_results(flight.step, flight.samples.result())
-            outputs = self._scheduler.commit(flight.step, results)
-        except Exception as error:
-            return self._fail(flight, error)
-        self._failures_in_row = 0
-        return outputs
-
-    def _fail(self, flight: InFlight | None, error: Exception) -> list[TokenOutput]:
-        if flight is not None and all(row.is_void for row in flight.step.rows):
-            return []  # it was launched on top of a step that failed, and went down with it
-        self._failed_steps += 1
-        self._failures_in_row += 1
-        logger.error("a step failed: %s", json.dumps(self._summary(flight)), exc_info=error)
-        if self._failures_in_row >= MAX_FAILED_STEPS:
-            raise EngineStopped(f"{self._failures_in_row} steps in a row failed: {type(error).__name__}") from error
-        if flight is None:  # the host side broke before anything was launched: nothing it held can be trusted
-            return self._scheduler.fail_all("internal error")
-        return self._scheduler.fail(flight.step, "internal error")
-
-    def _summary(self, flight: InFlight | None) -> dict[str, object]:
-        """What the log may say of a failed step: ids and counts, no tokens."""
-        rows = [] if flight is None else [(r.request.uid, r.start, r.count, r.num_samples) for r in flight.step.rows]
-        return {"rows": rows, "running": len(self._scheduler.running), "waiting": len(self._scheduler.waiting)}
 
     def stats(self) -> EngineStats:
         """Count slots, requests and what has happened so far."""
@@ -250,13 +232,21 @@ class EngineCore:
             num_running=len(self._scheduler.running),
             num_waiting=len(self._scheduler.waiting),
             num_retracted=counters.retractions,
-            steps=self._steps,
-            failed_steps=self._failed_steps,
+            num_preempted=counters.preemptions,
+            num_timed_out=counters.timeouts,
+            steps=self._loop.steps,
+            failed_steps=self._loop.failed_steps,
             prompt_tokens=counters.prompt_tokens,
             cached_prompt_tokens=counters.cached_prompt_tokens,
             computed_tokens=counters.computed_tokens,
             generated_tokens=counters.generated_tokens,
             evicted_tokens=tree.evicted,
+            tree_nodes=tree.num_nodes,
+            num_pins=len(self._desk.pins),
+            pinned_tokens=self._desk.pins.num_tokens,
+            reuse_counts=list(self._desk.reuse.counts),
+            reuse_seconds=self._desk.reuse.seconds,
+            wait_seconds=dict(counters.wait_seconds),
             finished=counters.finished,
             aborted=counters.aborted,
         )
@@ -268,6 +258,7 @@ class EngineCore:
     def close(self) -> None:
         """Let queued work end."""
         self._runner.close()
+        self._desk.close()
 
 
 def _pool_size(shape: ModelShape, config: EngineConfig, memory_bytes: int) -> int:

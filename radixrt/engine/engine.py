@@ -20,11 +20,12 @@ import msgspec
 import radixrt
 from radixrt.config import EngineConfig
 from radixrt.engine.async_engine import AsyncEngine
+from radixrt.engine.cache_calls import PinReceipt
 from radixrt.engine.calls import Answers, Call, NativeDict, Options, Prompts, Samplings
 from radixrt.engine.client import CoreClient
 from radixrt.errors import EngineStopped
 from radixrt.text.tokenizer import Tokenizer
-from radixrt.types import EngineStats
+from radixrt.types import EngineStats, Namespace
 
 T = TypeVar("T")
 
@@ -110,6 +111,37 @@ class Engine:
     def abort_all(self) -> int:
         """Abort every request; returns how many."""
         return self._thread.run(self._engine.abort_all())
+
+    def pin(
+        self, prompt: str | Sequence[int], *, ttl: float | None = None, name: str | None = None, cache_salt: str = "", extra_key: str = ""
+    ) -> PinReceipt:
+        """Keep a prefix, text or token ids, cached until ``ttl`` seconds after its last use; computes what is not cached yet.
+
+        ``name`` replaces what it named, in the same namespace, before.  Raises RequestError for more than pins may hold.
+        """
+        tokens = self.encode(prompt) if isinstance(prompt, str) else list(prompt)
+        return self._thread.run(self._engine.cache.pin(tokens, ttl=ttl, name=name, namespace=Namespace("", cache_salt, extra_key)))
+
+    def unpin(self, pin_id: str) -> bool:
+        """End a pin; False when there is none of that id."""
+        return self._thread.run(self._engine.cache.unpin(pin_id))
+
+    def explain(self, prompt: str | Sequence[int], *, cache_salt: str = "", extra_key: str = "") -> dict[str, Any]:
+        """Say how much of a prompt is cached and where it leaves the nearest cached sequence, without running it."""
+        tokens = self.encode(prompt) if isinstance(prompt, str) else list(prompt)
+        return self._thread.run(self._engine.cache.explain(tokens, namespace=Namespace("", cache_salt, extra_key)))
+
+    def cache_tree(self, *, depth: int = 3, min_tokens: int = 1, limit: int = 100) -> dict[str, Any]:
+        """Return the upper levels of the radix tree, largest subtrees first."""
+        return self._thread.run(self._engine.cache.tree(depth=depth, min_tokens=min_tokens, limit=limit))
+
+    def open_session(self, session_id: str | None = None, *, timeout: float | None = None) -> str:
+        """Open a session, to be named in ``session_params``, and return its id."""
+        return self._thread.run(self._engine.open_session(session_id, timeout=timeout))
+
+    def close_session(self, session_id: str) -> None:
+        """End a session; what it alone put into the cache is dropped."""
+        self._thread.run(self._engine.close_session(session_id))
 
     def flush_cache(self) -> bool:
         """Empty the KV cache; False, with nothing done, while requests are running."""

@@ -16,9 +16,10 @@ import msgspec
 import zmq
 
 from radixrt.config import EngineConfig
+from radixrt.engine.questions import AnyAnswer, AnyQuestion
 from radixrt.types import EngineStats, GenerateRequest, ModelInfo, TokenOutput
 
-PROTOCOL = 1
+PROTOCOL = 2
 
 # Reports a worker may be ahead of the front before its step loop waits.
 MAX_REPORTS_AHEAD = 1000
@@ -48,6 +49,13 @@ class Abort(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 class Flush(msgspec.Struct, frozen=True, tag=True, array_like=True):
     ticket: int
+
+
+class Ask(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Answer a question about the cache between two steps."""
+
+    ticket: int
+    question: AnyQuestion
 
 
 class Stop(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -87,6 +95,12 @@ class Flushed(msgspec.Struct, frozen=True, tag=True, array_like=True):
     stats: EngineStats
 
 
+class Answered(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    ticket: int
+    answer: AnyAnswer
+    stats: EngineStats
+
+
 class Heartbeat(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """Sent every second by a thread beside the step loop, so a long step is not silence.
 
@@ -97,8 +111,8 @@ class Heartbeat(msgspec.Struct, frozen=True, tag=True, array_like=True):
     busy: bool
 
 
-Command = Load | Add | Abort | Flush | Stop
-Report = Progress | Ready | Failed | Outputs | Flushed | Heartbeat
+Command = Load | Add | Abort | Flush | Ask | Stop
+Report = Progress | Ready | Failed | Outputs | Flushed | Answered | Heartbeat
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_command = msgspec.msgpack.Decoder(Command).decode

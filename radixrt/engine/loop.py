@@ -12,7 +12,23 @@ from collections.abc import Callable
 from typing import Protocol
 
 from radixrt.config import EngineConfig
-from radixrt.engine.link import PROTOCOL, Abort, Add, Command, Failed, Flush, Flushed, Outputs, Progress, Ready, Report, Stop
+from radixrt.engine.link import (
+    PROTOCOL,
+    Abort,
+    Add,
+    Answered,
+    Ask,
+    Command,
+    Failed,
+    Flush,
+    Flushed,
+    Outputs,
+    Progress,
+    Ready,
+    Report,
+    Stop,
+)
+from radixrt.engine.questions import AnyAnswer, AnyQuestion, Declined
 from radixrt.errors import ConfigError, RadixrtError
 from radixrt.types import EngineStats, Finish, FinishReason, GenerateRequest, ModelInfo, TokenOutput
 
@@ -32,6 +48,8 @@ class Core(Protocol):
     def abort(self, uid: int) -> None: ...
 
     def flush(self) -> bool: ...
+
+    def answer(self, question: AnyQuestion) -> AnyAnswer: ...
 
     def has_work(self) -> bool: ...
 
@@ -131,6 +149,8 @@ class CoreLoop:
                 core.abort(uid)
             case Flush(ticket):
                 self._report(Flushed(ticket, core.flush(), core.stats()))
+            case Ask(ticket, question):
+                self._report(Answered(ticket, self._answer(core, question), core.stats()))
             case Stop():
                 self.stopping = True
             case _:
@@ -144,6 +164,14 @@ class CoreLoop:
                 self._report(Outputs([refusal(uid, "internal error", 500)], core.stats()))
             case Flush(ticket):
                 self._report(Flushed(ticket, False, core.stats()))
+            case Ask(ticket):
+                self._report(Answered(ticket, Declined("internal error", 500), core.stats()))
+
+    def _answer(self, core: Core, question: AnyQuestion) -> AnyAnswer:
+        try:
+            return core.answer(question)
+        except RadixrtError as error:
+            return Declined.of(error)
 
     def _add(self, core: Core, request: GenerateRequest) -> TokenOutput | None:
         try:

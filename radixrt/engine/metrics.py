@@ -6,15 +6,17 @@ counted here, as the engine front sees them.  Each engine has a registry of its 
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
 
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from radixrt.cache.reuse import BOUNDS
 from radixrt.types import EngineStats
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -88,6 +90,11 @@ class Metrics:
             ("sglang:gen_throughput", "Generated tokens a second, lately", 0.0 if idle else self._throughput),
             ("sglang:cache_hit_rate", "Share of all prompt tokens that the cache had",
              stats.cached_prompt_tokens / stats.prompt_tokens if stats.prompt_tokens else 0.0),
+            ("sglang:page_size", "Tokens a page of the KV pool", 1),
+            ("sglang:num_pages", "Pages of the KV pool", capacity),
+            ("radixrt_tree_nodes", "Nodes of the radix tree", stats.tree_nodes),
+            ("radixrt_pins", "Pinned prefixes", stats.num_pins),
+            ("radixrt_pinned_tokens", "Tokens of pinned prefixes", stats.pinned_tokens),
         )  # fmt: skip
         counters = (
             ("sglang:prompt_tokens", "Prompt tokens of admitted requests", stats.prompt_tokens),
@@ -97,6 +104,8 @@ class Metrics:
             ("sglang:num_requests", "Answers started", self._requests),
             ("sglang:num_aborted_requests", "Answers aborted", self._aborted),
             ("sglang:num_retracted_requests", "Times a running request was sent back to wait", stats.num_retracted),
+            ("radixrt_preempted_requests", "Times a running request made way for one of higher priority", stats.num_preempted),
+            ("radixrt_timed_out_requests", "Requests ended because they waited or ran too long", stats.num_timed_out),
             ("radixrt_steps", "Steps of the engine core", stats.steps),
             ("radixrt_failed_steps", "Steps that failed", stats.failed_steps),
             ("radixrt_computed_tokens", "Tokens that went through the model", stats.computed_tokens),
@@ -110,12 +119,30 @@ class Metrics:
             counter = CounterMetricFamily(name, help, labels=names)
             counter.add_metric(values, value)
             yield counter
+        waits = CounterMetricFamily("radixrt_wait_seconds", "Time that finished requests spent waiting", labels=[*names, "reason"])
+        for reason, seconds in sorted(stats.wait_seconds.items()):
+            waits.add_metric([*values, reason], seconds)
+        yield waits
+        yield self._reuse_gaps(stats)
+        pool = GaugeMetricFamily("sglang:cache_config_info", "The KV pool", labels=[*names, "page_size", "num_pages"])
+        pool.add_metric([*values, "1", str(capacity)], 1)
+        yield pool
         memory = GaugeMetricFamily("radixrt_process_resident_memory_bytes", "Resident memory of each process", labels=[*names, "process"])
         for role, pid in (("front", os.getpid()), *(("worker", pid) for pid in worker_pids)):
             resident = resident_bytes(pid)
             if resident is not None:
                 memory.add_metric([*values, role], resident)
         yield memory
+
+
+    def _reuse_gaps(self, stats: EngineStats) -> Metric:
+        family = HistogramMetricFamily(
+            "radixrt_reuse_gap_seconds", "How long a cached prefix lay unused before it was matched again", labels=list(self._labels)
+        )
+        counts = stats.reuse_counts or [0] * (len(BOUNDS) + 1)
+        bounds = [*map(str, BOUNDS), "+Inf"]
+        family.add_metric(list(self._labels.values()), [*zip(bounds, itertools.accumulate(counts), strict=True)], stats.reuse_seconds)
+        return family
 
 
 class _Families(Collector):

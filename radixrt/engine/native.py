@@ -62,7 +62,19 @@ def parse_sampling(params: SamplingParams | Mapping[str, Any] | None) -> Samplin
 class Collected:
     """One answer so far."""
 
-    __slots__ = ("finish", "index", "logprobs", "num_retractions", "prompt_logprobs", "rid", "started", "text", "token_ids", "usage")
+    __slots__ = (
+        "finish",
+        "index",
+        "logprobs",
+        "num_retractions",
+        "prompt_logprobs",
+        "report",
+        "rid",
+        "started",
+        "text",
+        "token_ids",
+        "usage",
+    )
 
     def __init__(self, rid: str, index: int = 0, *, started: float | None = None) -> None:
         self.rid = rid
@@ -75,6 +87,7 @@ class Collected:
         self.usage = Usage()
         self.finish: Finish | None = None
         self.num_retractions = 0
+        self.report: dict[str, Any] | None = None
 
     def push(self, event: RequestOutput) -> None:
         """Take in the next event of the answer."""
@@ -85,6 +98,7 @@ class Collected:
         self.usage = event.usage
         self.finish = event.finish
         self.num_retractions = event.num_retractions
+        self.report = event.report
 
     @classmethod
     def of(cls, answer: Answer, rid: str, *, started: float) -> Collected:
@@ -97,6 +111,7 @@ class Collected:
         collected.usage = answer.usage
         collected.finish = answer.finish
         collected.num_retractions = answer.num_retractions
+        collected.report = answer.report
         return collected
 
 
@@ -124,6 +139,8 @@ def meta_info(collected: Collected, *, logprobs: LogprobOptions | None = None, t
         "num_retractions": collected.num_retractions,
         "weight_version": "default",
     }
+    if collected.report is not None:
+        meta["cache_report"] = collected.report
     if finish is not None:
         meta["e2e_latency"] = time.monotonic() - collected.started
     if logprobs is None:

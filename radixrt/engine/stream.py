@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from types import TracebackType
+from typing import Any
 
 import msgspec
 
@@ -26,6 +27,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     logprobs: list[TokenLogprob] | None = None
     prompt_logprobs: list[TokenLogprob] | None = None
     num_retractions: int = 0
+    report: dict[str, Any] | None = None
 
 
 class Joined:
@@ -166,6 +168,7 @@ def _answer(event: RequestOutput) -> Answer:
     return Answer(
         index=event.index, text=event.text_delta, token_ids=event.token_ids_delta, finish=event.finish, usage=event.usage,
         logprobs=event.logprobs_delta, prompt_logprobs=event.prompt_logprobs, num_retractions=event.num_retractions,
+        report=event.report,
     )
 
 

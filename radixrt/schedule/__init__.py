@@ -1,5 +1,7 @@
 """Deciding what each step computes.
 
-Where does my class go?  State of one request: ``request``.  The order of waiting requests: ``policy``.  What a step
-computes and what its results mean: ``scheduler``.  A decision turned into tensors: ``batching``.
+Where does my class go?  State of one request: ``request``.  The order of waiting requests: ``policy``, over ``order``; the
+queue that keeps it, and ageing: ``queue``.  Who may start: ``admission``; with which slots: ``room``, by what ``estimate``
+expects.  Who is sent back: ``retraction``.  The tokens of a step: ``budget``.  The life of requests: ``scheduler``.  What
+results mean: ``verify``.  A decision turned into tensors: ``batching``, over the values in ``step``.
 """

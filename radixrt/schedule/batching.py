@@ -17,9 +17,9 @@ from torch import Tensor
 from radixrt.batch import Batch, LogitEdits, PromptScores, Samples, SamplingBatch
 from radixrt.batch import Logprobs as LogprobArrays
 from radixrt.cache.slots import PageTable
-from radixrt.grammar.bitmask import allow_all
+from radixrt.schedule.masks import token_masks
 from radixrt.schedule.request import Request
-from radixrt.schedule.scheduler import RowResult, ScheduledRow, ScheduledStep
+from radixrt.schedule.step import RowResult, ScheduledRow, ScheduledStep
 from radixrt.types import TokenLogprob
 
 ToDevice = Callable[[object], Tensor]
@@ -91,16 +91,12 @@ def build_sampling(step: ScheduledStep, vocab_size: int, device: torch.device) -
     """Say how each sampled position of the step is to be sampled; the step before has been committed."""
     params, positions, seeds = [], [], []
     edits: dict[str, list[tuple[int, np.ndarray, np.ndarray]]] = {"penalties": [], "repetition": [], "bias": []}
-    masks: np.ndarray | None = None
+    masks = token_masks(step, vocab_size)
     logprob_rows: list[int] = []
     given: list[tuple[int, ...]] = []
     top = at = 0
-    total = sum(row.num_samples for row in step.rows)
     for row in step.rows:
         request, options = row.request, row.request.logprobs
-        if not row.is_void and request.grammar is not None and row.num_samples:
-            masks = allow_all(total, vocab_size) if masks is None else masks
-            _fill_masks(masks[at : at + row.num_samples], row)
         for position in range(row.sample_from, row.end + 1):
             params.append(request.sampling)
             positions.append(position)
@@ -198,23 +194,6 @@ def _edits(parts: list[tuple[int, np.ndarray, np.ndarray]], device: torch.device
     tokens = np.concatenate([ids.astype(np.int64) for _, ids, _ in parts])
     values = np.concatenate([np.asarray(v, dtype=np.float32) for _, _, v in parts])
     return LogitEdits(torch.from_numpy(rows).to(device), torch.from_numpy(tokens).to(device), torch.from_numpy(values).to(device))
-
-
-def _fill_masks(masks: np.ndarray, row: ScheduledRow) -> None:
-    """Masks of a row's positions: the grammar walks through the drafts and back.  A draft it forbids ends the walk: its
-    own position is masked, and what follows it will be void."""
-    request = row.request
-    assert request.grammar is not None
-    accepted = 0
-    for i, position in enumerate(range(row.sample_from, row.end + 1)):
-        if position < request.num_verified:
-            continue
-        request.grammar.fill_mask(masks[i])
-        if position >= len(request.tokens) or not request.grammar.accept(request.tokens[position]):
-            break
-        accepted += 1
-    if accepted:
-        request.grammar.rollback(accepted)
 
 
 def _padded(given: Sequence[tuple[int, ...]], to_device: ToDevice) -> Tensor | None:

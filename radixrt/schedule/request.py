@@ -7,7 +7,8 @@ from array import array
 
 from radixrt.cache.prefix_cache import Lease
 from radixrt.grammar.base import GrammarState
-from radixrt.types import GenerateRequest, LogprobOptions, SamplingParams
+from radixrt.types import Divergence, GenerateRequest, LogprobOptions, SamplingParams
+from radixrt_kernels.ops import common_prefix_length
 
 
 class Status(enum.Enum):
@@ -23,23 +24,36 @@ class Request:
     sample.  A launched step has written K/V of the first ``num_computed`` positions, and samples positions up to
     ``sample_pos`` (-1: none), which may be one more than the host knows.  ``epoch`` counts how often tokens were taken
     back: a row launched in an older epoch relied on something that no longer stands.
+
+    ``level`` orders requests when priorities count, smaller first, and ``admitted_level`` is what waiting had made of it
+    at the last admission.  ``arrived`` and ``admitted`` (the first time, or None) are seconds, and ``waits`` are seconds
+    by reason (``radixrt.schedule.waits``).
     """
 
     __slots__ = (
+        "admitted",
+        "admitted_level",
         "arrival",
+        "arrived",
+        "divergence",
         "epoch",
         "grammar",
         "lease",
+        "level",
         "logprobs",
         "max_length",
         "namespace",
         "num_cached",
         "num_computed",
         "num_emitted",
+        "num_prefilled",
         "num_prompt",
         "num_retractions",
         "num_scored",
+        "num_shared",
         "num_verified",
+        "priority",
+        "routing_key",
         "sample_pos",
         "sampling",
         "seed",
@@ -47,6 +61,8 @@ class Request:
         "stop_ids",
         "tokens",
         "uid",
+        "waits",
+        "want_report",
     )
 
     def __init__(
@@ -68,7 +84,15 @@ class Request:
         self.stop_ids = stop_ids
         self.seed = seed
         self.grammar = grammar
+        self.priority = request.priority
+        self.routing_key = request.routing_key
+        self.level = self.admitted_level = 0
         self.arrival = 0
+        self.arrived = 0.0
+        self.admitted: float | None = None
+        self.waits: dict[str, float] = {}
+        self.want_report = request.want_report
+        self.divergence: Divergence | None = None  # at the first admission, when a report is wanted
         self.status = Status.WAITING
         self.num_verified = self.num_emitted = self.num_prompt
         self.num_computed = 0
@@ -76,7 +100,9 @@ class Request:
         self.epoch = 0
         self.lease: Lease | None = None
         self.num_cached = -1  # prompt tokens that this request did not compute itself; -1 until first admitted
+        self.num_prefilled = 0  # prompt tokens that went through the model, again after a retraction
         self.num_retractions = 0
+        self.num_shared = 0  # leading positions that came from the cache, or that others took over, since the last admission
         # The first prompt position whose logprob is still to be reported.
         self.num_scored = self.num_prompt if self.logprobs is None or self.logprobs.start_len < 0 else self.logprobs.start_len
 
@@ -95,6 +121,23 @@ class Request:
         """Computed positions whose K/V depends on no draft: only these may be shared."""
         return min(self.num_computed, self.num_verified)
 
+    def missing(self, num_cached: int) -> int:
+        """How many of the tokens it waits with are to be computed when so many are cached."""
+        return min(len(self.tokens), self.max_length - 1) - num_cached
+
+    def follows(self, other: Request) -> bool:
+        """Whether ``other``, which runs, is about to compute what this one, which waits, could take over."""
+        at = other.num_computed
+        if self.namespace != other.namespace or self.tokens[at : at + 1] != other.tokens[at : at + 1]:
+            return False
+        shared = common_prefix_length(self.tokens, 0, other.tokens, 0)
+        return min(shared, self.match_limit) > other.num_computed
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether nothing but its limit can end the output."""
+        return not self.stop_ids and self.grammar is None
+
     @property
     def match_limit(self) -> int:
         """How many leading tokens may come from the cache.
@@ -103,6 +146,11 @@ class Request:
         """
         limit = min(self.num_verified, self.max_length) - 1
         return limit if self.num_scored >= self.num_prompt else max(0, min(limit, self.num_scored - 1))
+
+    @property
+    def matchable(self) -> memoryview[int]:
+        """The leading tokens that may come from the cache: a view, which must be gone before the tokens grow."""
+        return memoryview(self.tokens)[: max(0, self.match_limit)]
 
     @property
     def prefilling(self) -> bool:

@@ -9,111 +9,94 @@ takes the samples in, in the order of the steps.  Between the two, one later ste
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from functools import partial
 
-from radixrt.cache.prefix_cache import PrefixCache
+from radixrt.cache.prefix_cache import Lease, PrefixCache
+from radixrt.errors import Overloaded
+from radixrt.schedule.admission import Admission
+from radixrt.schedule.budget import Budget
+from radixrt.schedule.deadlines import Deadlines
+from radixrt.schedule.delayer import PrefillDelayer
 from radixrt.schedule.drafter import Drafter
-from radixrt.schedule.policy import SchedulePolicy
+from radixrt.schedule.estimate import OutputEstimate
+from radixrt.schedule.order import SchedulePolicy, Ticket
+from radixrt.schedule.priority import Priorities
+from radixrt.schedule.queue import WaitingQueue
 from radixrt.schedule.request import Request, Status
-from radixrt.types import Finish, FinishReason, TokenLogprob, TokenOutput
-
-# Slots an admission leaves free for each running request to grow into, so that it is not retracted at once.
-GROWTH_RESERVE = 32
-
-
-@dataclass(frozen=True, slots=True)
-class ScheduledRow:
-    """Request extends by positions [start, start + count).
-
-    Positions [sample_from, start + count] are sampled (none when ``sample_from`` is beyond that); prompt positions
-    [score_from, score_to) are scored.
-    """
-
-    request: Request
-    start: int
-    count: int
-    epoch: int
-    row: int
-    sample_from: int
-    score_from: int
-    score_to: int
-
-    @property
-    def end(self) -> int:
-        return self.start + self.count
-
-    @property
-    def num_samples(self) -> int:
-        return max(0, self.end + 1 - self.sample_from)
-
-    @property
-    def is_void(self) -> bool:
-        """Whether what the row was launched on no longer stands."""
-        return self.epoch != self.request.epoch or self.request.status is Status.FINISHED
+from radixrt.schedule.retraction import make_way, victim
+from radixrt.schedule.room import Room
+from radixrt.schedule.step import Counters, RowResult, ScheduledRow, ScheduledStep
+from radixrt.schedule.verify import Verifier
+from radixrt.types import CacheReport, Finish, FinishReason, TokenLogprob, TokenOutput
 
 
-@dataclass(frozen=True, slots=True)
-class ScheduledStep:
-    rows: Sequence[ScheduledRow]
-
-
-@dataclass(frozen=True, slots=True)
-class RowResult:
-    """What a step found for one row: a token for each sampled position (-1 where logits were not finite) and logprobs."""
-
-    tokens: Sequence[int]
-    logprobs: Sequence[TokenLogprob] | None = None
-    prompt_logprobs: Sequence[TokenLogprob] | None = None
-
-
-@dataclass(slots=True)
-class Counters:
-    """What has happened since the start; only grows."""
-
-    prompt_tokens: int = 0
-    cached_prompt_tokens: int = 0
-    computed_tokens: int = 0
-    generated_tokens: int = 0
-    drafted_tokens: int = 0
-    accepted_drafts: int = 0
-    finished: int = 0
-    aborted: int = 0
-    retractions: int = 0
-
-
-@dataclass(slots=True)
 class Scheduler:
     """Owns every request and, through ``cache``, every slot.
 
     Args:
         token_budget: most tokens computed in one step.
+        max_prefill_tokens: most of them that prefill; None: no limit of its own.
+        whole_prompts: never cut a prompt; the first one of a step may then exceed what is left of ``max_prefill_tokens``.
+        max_running: most requests running at once.
+        max_queued: most requests waiting; one more is Overloaded.  None: no limit.
+        decode_share: share of ``token_budget`` that decoding requests may fill, drafts included, while prompts want it too.
+        priorities: what priorities mean, or None to ignore them.
         drafter: guesses for requests without a grammar, or None.
-        jump_forward: let grammars draft what they leave no choice about.
     """
 
-    cache: PrefixCache
-    policy: SchedulePolicy
-    token_budget: int
-    max_running: int
-    drafter: Drafter | None = None
-    jump_forward: bool = True
-    max_draft: int = 16
-    waiting: list[Request] = field(default_factory=list)
-    running: list[Request] = field(default_factory=list)
-    counters: Counters = field(default_factory=Counters)
-    _requests: dict[int, Request] = field(default_factory=dict)
-    _ended: list[TokenOutput] = field(default_factory=list)
-    _next_arrival: int = 0
+    def __init__(
+        self,
+        *,
+        cache: PrefixCache,
+        policy: SchedulePolicy,
+        token_budget: int,
+        max_running: int,
+        max_prefill_tokens: int | None = None,
+        whole_prompts: bool = False,
+        max_queued: int | None = None,
+        decode_share: float = 0.5,
+        priorities: Priorities | None = None,
+        estimate: OutputEstimate | None = None,
+        deadlines: Deadlines | None = None,
+        delayer: PrefillDelayer | None = None,
+        drafter: Drafter | None = None,
+    ) -> None:
+        self.cache = cache
+        self.token_budget = token_budget
+        self.max_prefill_tokens = token_budget if max_prefill_tokens is None else max_prefill_tokens
+        self.whole_prompts = whole_prompts
+        self.max_running = max_running
+        self.max_queued = max_queued
+        self.decode_share = decode_share
+        self.priorities = priorities
+        self.estimate = estimate or OutputEstimate()
+        self.waiting = WaitingQueue(cache, policy, aging=None if priorities is None else priorities.aging)
+        self.running: list[Request] = []
+        self.counters = Counters()
+        self.verifier = Verifier(cache, self.counters, drafter=drafter)
+        self._admission = Admission(cache=cache, waiting=self.waiting, estimate=self.estimate, max_running=max_running, delayer=delayer)
+        self._deadlines = deadlines or Deadlines()
+        self._requests: dict[int, Request] = {}
+        self._ended: list[TokenOutput] = []
+        self._next_arrival = 0
+        self._now = 0.0
 
-    def add(self, request: Request) -> None:
-        """Queue a request.  Its prompt fits the pool and the context: the caller has checked."""
+    def add(self, request: Request, now: float = 0.0) -> None:
+        """Queue a request.  Its prompt fits the pool and the context: the caller has checked.
+
+        Raises Overloaded when the queue is full, unless a request of lower priority can be ended in its place.
+        """
         assert request.num_prompt >= 1 and request.max_length <= self.cache.num_slots
         assert request.uid not in self._requests, "uids are unique"
-        request.arrival = self._next_arrival
+        request.level = 0 if self.priorities is None else self.priorities.level(request.priority)
+        if self.max_queued is not None and len(self.waiting) >= self.max_queued:
+            self._make_place(request)
+        request.arrival, request.arrived = self._next_arrival, now
         self._next_arrival += 1
         self._requests[request.uid] = request
-        self.waiting.append(request)
         self.counters.prompt_tokens += request.num_prompt
+        self._deadlines.arrive(request.uid, now)
+        self._admission.add(request, now)
         if request.num_scored == 0:  # nothing predicts the first token
             request.num_scored = 1
             self._ended.append(self._output(request, None, [], [], [TokenLogprob(None, request.tokens[0])]))
@@ -127,24 +110,33 @@ class Scheduler:
     def has_work(self) -> bool:
         return bool(self.waiting or self.running or self._ended)
 
-    def schedule(self) -> ScheduledStep:
-        """Decide the next step: running requests first, decodes before prefills, then admissions while the budget lasts."""
+    def schedule(self, now: float = 0.0) -> ScheduledStep:
+        """Decide the next step: running requests first, decodes before prefills, then admissions while the budget lasts.
+
+        ``now``: seconds, never less than before.
+        """
+        self._now = max(self._now, now)
+        self._admission.advance(self._now)
+        self.estimate.stepped()
+        for uid, started in self._deadlines.take_expired(self._now):
+            self._expire(uid, started=started)
         rows: list[ScheduledRow] = []
+        budget = Budget(self.token_budget, max_prefill=self.max_prefill_tokens, whole_prompts=self.whole_prompts)
+        self.waiting.begin(self._now, self.running, self.counters.computed_tokens)
+        sent_back = self._preempt()
         retractions = self.counters.retractions
-        left = self._extend_running(rows, self.token_budget)
-        if self.counters.retractions == retractions:  # whoever was just sent away would only come back to be sent away again
-            self._admit_waiting(rows, left)
+        self._extend_running(rows, budget)
+        if self.counters.retractions == retractions:
+            self._admission.fill(self.running, budget, partial(self._start, rows), self._now, sent_back)
+        else:  # whoever was just sent away would only come back to be sent away again
+            self._admission.hold(self._now)
         return ScheduledStep(rows)
 
     def commit(self, step: ScheduledStep, results: Sequence[RowResult]) -> list[TokenOutput]:
-        """Take in the samples of a step, one result a row, and return what is new for each request.
-
-        The commit rule: a sample fills its position if that is still empty, confirms the draft there if it is equal, and
-        otherwise takes the draft's place and voids what followed.
-        """
+        """Take in the samples of a step, one result a row, and return what is new for each request."""
         for row, result in zip(step.rows, results, strict=True):
             if not row.is_void:
-                self._commit_row(row, result)
+                self._emit(row.request, *self.verifier.take(row, result))
         return self.take_ended()
 
     def take_ended(self) -> list[TokenOutput]:
@@ -161,12 +153,12 @@ class Scheduler:
             if row.request.status is not Status.FINISHED:
                 row.request.lease = None
                 self._close(row.request, Finish(FinishReason.ABORT, message=message, status=500))
-        for request in self.running:
+        self.cache.clear()
+        again, self.running = self.running, []
+        for request in again:
             self._restart(request)
             request.epoch += 1
-        self.waiting = sorted([*self.running, *self.waiting], key=lambda request: request.arrival)
-        self.running = []
-        self.cache.clear()
+            self._admission.add(request, self._now)
         return self.take_ended()
 
     def fail_all(self, message: str) -> list[TokenOutput]:
@@ -193,64 +185,127 @@ class Scheduler:
         for request in self.running:
             assert request.lease is not None and request.lease.length == request.num_computed, "slots go with computed positions"
 
-    def _extend_running(self, rows: list[ScheduledRow], left: int) -> int:
-        """Extend running requests; returns what is left of the budget.
+    def _make_place(self, request: Request) -> None:
+        """End the worst request of a full queue if its priority is lower than that of ``request``."""
+        worst = self.waiting.worst() if self.priorities is not None else None
+        if worst is None or worst.level <= request.level:
+            raise Overloaded(f"{len(self.waiting)} requests are waiting, which is all that may")
+        self._finish(worst.request, Finish(FinishReason.ABORT, message="made way for a request of higher priority", status=429))
 
+    def _expire(self, uid: int, *, started: bool) -> None:
+        request = self._requests.get(uid)
+        if request is not None and (started or request.admitted is None):
+            self.counters.timeouts += 1
+            message = self._deadlines.message(started=started)
+            self._finish(request, Finish(FinishReason.ABORT, message=message, status=503))
+
+    def _preempt(self) -> list[int]:
+        """Send running requests back, and return their uids, for the one that is first in the queue if it is so much better."""
+        threshold = None if self.priorities is None else self.priorities.preemption
+        ticket = self.waiting.first(()) if threshold is not None and self.running else None
+        if threshold is None or ticket is None:
+            return []
+        request = ticket.request
+        if all(other.admitted_level - request.level <= threshold for other in self.running):
+            return []
+        num_rows, cached = len(self.running) + 1 - self.max_running, self.waiting.matched(ticket)
+
+        def shortage(running: Sequence[Request]) -> int:
+            return Room(self.cache, self.estimate, running).shortage(request, cached)
+
+        chosen = make_way(request, self.running, self.cache, threshold=threshold, num_rows=num_rows, shortage=shortage)
+        for other in chosen:
+            self.counters.preemptions += 1
+            self._retract(other)
+        return [other.uid for other in chosen]
+
+    def _extend_running(self, rows: list[ScheduledRow], budget: Budget) -> None:
+        """Extend running requests, decodes first.
+
+        Each decoding request gets a token before any gets drafts.  There is one for each: a request is admitted, or goes on
+        with its prompt, only in a step that has a token left for it.
         """
+        decodes: list[Request] = []
+        prefills: list[Request] = []
+        for request in self.running:
+            (prefills if request.prefilling else decodes).append(request)
+        decodes.sort(key=lambda request: request.arrival)
+        prefills.sort(key=lambda request: request.arrival)
+        self._secure(decodes[: budget.left])
+        share = int(self.decode_share * self.token_budget) if prefills or self.waiting else self.token_budget
+        drafts = max(0, min(share, self.cache.num_available) - len(decodes))
         extended: set[int] = set()
-        for request in sorted(self.running, key=lambda request: (request.prefilling, request.arrival)):
+        for request in decodes:
+            count = min(request.num_new, budget.left, 1 + drafts)
+            if count > 0 and request.status is Status.RUNNING and self._find_slots(request, count, extended):
+                rows.append(self._launch(request, count))
+                budget.take(count)
+                drafts -= count - 1
+        for request in prefills:
             if request.status is not Status.RUNNING:
                 continue
             self._adopt(request)
-            count = min(request.num_new, left)
+            count = budget.chunk(request.num_new)
+            if not self.whole_prompts:  # what is there is better than what somebody else must give back
+                count = min(count, self.cache.num_available or 1)
             if count > 0 and self._find_slots(request, count, extended):
-                extended.add(request.uid)
                 rows.append(self._launch(request, count))
-                left -= count
-        return left
+                budget.take_prefill(count)
+
+    def _secure(self, decodes: Sequence[Request]) -> None:
+        """Send requests back until each of the others has a slot for its next token."""
+        while True:
+            need = sum(request.status is Status.RUNNING and request.num_new > 0 for request in decodes)
+            sent_back = None if self.cache.num_available >= need else self._victim(self.running)
+            if sent_back is None:
+                break
+            self._send_back(sent_back)
+        self.cache.make_room(need)
+
+    def _victim(self, candidates: Sequence[Request]) -> Request | None:
+        return victim(candidates, self.running, self.cache, self.estimate)
+
+    def _send_back(self, request: Request) -> None:
+        """Retract a request because more was admitted than fits."""
+        self.estimate.retracted()
+        self._retract(request)
 
     def _find_slots(self, request: Request, count: int, extended: set[int]) -> bool:
-        """Extend the request's lease, sending the latest arrivals back to the queue while slots are missing.
+        """Extend the request's lease, sending others back to the queue while slots are missing.
 
-        Never one that this step extends already.  The oldest request is never sent back, only passed over for a step, and
-        alone it can have the whole pool: so something always moves.
+        Never one that this step extends already.  The best request by priority and arrival is never sent back, only passed
+        over for a step, and alone it can have the whole pool: so something always moves.
         """
         assert request.lease is not None
         while not self.cache.extend(request.lease, count):
-            victim = max((other for other in self.running if other.uid not in extended), key=lambda other: other.arrival)
-            if victim is request and all(other.arrival >= request.arrival for other in self.running):
+            sent_back = self._victim([other for other in self.running if other.uid not in extended])
+            if sent_back is None:
                 return False
-            self._retract(victim)
-            if victim is request:
+            self._send_back(sent_back)
+            if sent_back is request:
                 return False
+        extended.add(request.uid)
         return True
 
-    def _admit_waiting(self, rows: list[ScheduledRow], left: int) -> None:
-        if not self.waiting or left <= 0 or len(self.running) >= self.max_running:
-            return
-        for request in list(self.policy.order(self.waiting, self.cache)):
-            if left <= 0 or len(self.running) >= self.max_running:
-                break
-            lease = self.cache.admit(request.tokens[: max(0, request.match_limit)], request.namespace)
-            if lease is None:
-                break
-            total = min(len(request.tokens), request.max_length - 1) - lease.length
-            count = min(total, left)
-            reserve = sum(min(len(other.tokens) + GROWTH_RESERVE, other.max_length) - other.num_computed for other in self.running)
-            room = not self.running or self.cache.num_available >= total + reserve
-            if not (room and self.cache.extend(lease, count)):
-                self.cache.release(lease, request.tokens, lease.num_shared)
-                break
-            self.waiting.remove(request)
-            self.running.append(request)
-            request.lease, request.status = lease, Status.RUNNING
-            request.num_computed = lease.num_shared
-            self._count_cached(request, lease.num_shared, first=request.num_cached < 0)
-            if count:
-                rows.append(self._launch(request, count))
-                left -= count
-            else:  # a prompt that is cached but for its last token, and nothing to generate
-                self._finish(request, Finish(FinishReason.LENGTH))
+    def _start(self, rows: list[ScheduledRow], ticket: Ticket, lease: Lease, count: int) -> None:
+        """Turn a waiting request into a running one that computes ``count`` tokens, which its lease already has slots for."""
+        request = ticket.request
+        self.running.append(request)
+        request.lease, request.status = lease, Status.RUNNING
+        request.num_computed = lease.num_shared
+        self._mark_shared(request)
+        request.admitted_level = ticket.level
+        self._count_cached(request, lease.num_shared, first=request.num_cached < 0)
+        self.cache.note_admitted(lease, request.tokens)
+        if request.admitted is None:
+            request.admitted = self._now
+            if request.want_report:
+                request.divergence = self.cache.divergence(request.tokens[: request.num_prompt], request.namespace)
+            self._deadlines.start(request.uid, self._now)
+        if count:
+            rows.append(self._launch(request, count))
+        else:  # a prompt that is cached but for its last token, and nothing to generate
+            self._finish(request, Finish(FinishReason.LENGTH))
 
     def _launch(self, request: Request, count: int) -> ScheduledRow:
         assert request.lease is not None
@@ -263,6 +318,7 @@ class Scheduler:
         score_from = min(max(start + 1, request.num_scored), request.num_prompt)
         score_to = max(score_from, min(end + 1, request.num_prompt))
         row = ScheduledRow(request, start, count, request.epoch, request.lease.row, sample_from, score_from, score_to)
+        request.num_prefilled += max(0, min(end, request.num_prompt) - start)
         self.counters.computed_tokens += count
         self.cache.publish(request.lease, request.tokens, request.num_sure)
         return row
@@ -271,8 +327,18 @@ class Scheduler:
         """Before each chunk: take over what somebody else has computed of this request meanwhile."""
         if request.prefilling and request.lease is not None:
             before = request.num_computed
-            request.num_computed = self.cache.adopt(request.lease, request.tokens[: request.match_limit], before)
+            request.num_computed = self.cache.adopt(request.lease, request.matchable, before)
+            if request.num_computed > before:
+                self._mark_shared(request)
             self._count_cached(request, request.num_computed - before, first=request.num_retractions == 0)
+
+    def _mark_shared(self, request: Request) -> None:
+        """All that a request has so far came from the cache: note it of whoever else holds it too."""
+        request.num_shared = request.num_computed
+        for other in self.running:
+            shared = min(request.num_computed, other.num_computed)
+            if other.num_shared < shared and self.cache.holds_same(request.lease, other.lease, shared):
+                other.num_shared = shared
 
     def _count_cached(self, request: Request, num_tokens: int, *, first: bool) -> None:
         if first:
@@ -286,8 +352,7 @@ class Scheduler:
         self._restart(request)
         request.num_retractions += 1
         self.counters.retractions += 1
-        at = next((i for i, other in enumerate(self.waiting) if other.arrival > request.arrival), len(self.waiting))
-        self.waiting.insert(at, request)
+        self._admission.add(request, self._now)
 
     def _restart(self, request: Request) -> None:
         request.status, request.lease = Status.WAITING, None
@@ -300,76 +365,6 @@ class Scheduler:
         assert request.lease is not None
         self.cache.release(request.lease, request.tokens, request.num_sure)
         request.lease = None
-
-    def _commit_row(self, row: ScheduledRow, result: RowResult) -> None:
-        request = row.request
-        scored: list[TokenLogprob] = []
-        for position, entry in zip(range(row.score_from, row.score_to), result.prompt_logprobs or (), strict=False):
-            if position == request.num_scored:
-                scored.append(entry)
-                request.num_scored += 1
-        logprobs: list[TokenLogprob] = []
-        finish: Finish | None = None
-        if request.max_length == request.num_prompt and row.end >= request.max_length - 1:
-            finish = Finish(FinishReason.LENGTH)
-        for i, token in enumerate(result.tokens):
-            position = row.sample_from + i
-            if finish or position > len(request.tokens):
-                break
-            if position < request.num_verified:
-                continue
-            if token < 0:
-                finish = Finish(FinishReason.ABORT, message="the model's output was not finite", status=500)
-                break
-            refuted = position < len(request.tokens) and request.tokens[position] != token
-            if refuted:
-                self._roll_back(request, position)
-            elif position < len(request.tokens):
-                self.counters.accepted_drafts += 1
-            finish = self._confirm(request, position, token)
-            if result.logprobs is not None:
-                logprobs.append(result.logprobs[i])
-            if refuted:
-                break
-        if finish is None:
-            self._draft(request)
-        self._emit(request, finish, logprobs, scored)
-
-    def _confirm(self, request: Request, position: int, token: int) -> Finish | None:
-        """The verified text grows by one token; returns why it is complete, or None."""
-        if position == len(request.tokens):
-            request.tokens.append(token)
-        request.num_verified = position + 1
-        self.counters.generated_tokens += 1
-        if request.grammar is not None and not request.grammar.accept(token):
-            return Finish(FinishReason.ABORT, message="the grammar rejected a sampled token", status=500)
-        if token in request.stop_ids:
-            return Finish(FinishReason.STOP, matched=token)
-        if request.grammar is not None and request.grammar.is_finished():
-            return Finish(FinishReason.STOP)
-        if request.num_verified >= request.max_length:
-            return Finish(FinishReason.LENGTH)
-        return None
-
-    def _roll_back(self, request: Request, position: int) -> None:
-        """The sample at ``position`` refutes the draft there: forget it, what follows, and the K/V computed from it."""
-        del request.tokens[position:]
-        request.num_computed, request.sample_pos = min(request.num_computed, position), -1
-        if request.lease is not None:
-            self.cache.truncate(request.lease, request.num_computed)
-        request.epoch += 1
-
-    def _draft(self, request: Request) -> None:
-        room = min(self.max_draft, request.max_length - 1 - len(request.tokens))
-        if room <= 0 or len(request.tokens) > request.num_verified:
-            return
-        drafts: Sequence[int] = ()
-        if request.grammar is not None:
-            drafts = request.grammar.draft(room) if self.jump_forward else ()
-        elif self.drafter is not None:
-            drafts = self.drafter.draft(request.tokens, room)
-        request.tokens.extend(drafts[:room])
-        self.counters.drafted_tokens += len(drafts[:room])
 
     def _emit(self, request: Request, finish: Finish | None, logprobs: list[TokenLogprob], scored: list[TokenLogprob]) -> None:
         new = request.tokens[request.num_emitted : request.num_verified].tolist()
@@ -389,7 +384,10 @@ class Scheduler:
     ) -> None:
         """End a request, once: the only place where one leaves the scheduler in good order."""
         if request.lease is not None:
-            self._release(request)
+            self.cache.release(request.lease, request.tokens, request.num_sure, num_prompt=request.num_prompt)
+            request.lease = None
+        if finish.reason is not FinishReason.ABORT and not request.is_exact:
+            self.estimate.learn(request.num_verified - request.num_prompt)
         self._close(request, finish, tokens, logprobs, scored)
 
     def _close(
@@ -400,13 +398,17 @@ class Scheduler:
         logprobs: list[TokenLogprob] | None = None,
         scored: list[TokenLogprob] | None = None,
     ) -> None:
-        for requests in (self.running, self.waiting):
-            if request in requests:
-                requests.remove(request)
+        # What it is said to be does not count: a decision that broke half-way may have left it in neither place.
+        if request in self.running:
+            self.running.remove(request)
+        elif request in self.waiting:
+            self._admission.remove(request)
         request.status = Status.FINISHED
         del self._requests[request.uid]
         self.counters.finished += 1
         self.counters.aborted += finish.reason is FinishReason.ABORT
+        for reason, seconds in request.waits.items():
+            self.counters.wait_seconds[reason] = self.counters.wait_seconds.get(reason, 0.0) + seconds
         self._ended.append(self._output(request, finish, tokens or [], logprobs or [], scored or []))
 
     def _output(
@@ -420,4 +422,7 @@ class Scheduler:
             prompt_logprobs=scored or None,
             cached_tokens=max(request.num_cached, 0),
             num_retractions=request.num_retractions,
+            report=None if finish is None or not request.want_report else CacheReport(
+                max(request.num_cached, 0), request.num_prefilled, request.waits, request.divergence
+            ),
         )

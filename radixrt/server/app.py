@@ -11,10 +11,12 @@ import radixrt
 from radixrt.config import ServerConfig
 from radixrt.engine.async_engine import AsyncEngine
 from radixrt.server import auth, problems
+from radixrt.server.cache import cache_routes
 from radixrt.server.native import native_routes
 from radixrt.server.openai import openai_routes
 from radixrt.server.operations import operations_routes
 from radixrt.server.service import Service
+from radixrt.server.sessions import session_routes
 
 DESCRIPTION = "Serves a language model over the OpenAI routes and SGLang's /generate."
 
@@ -24,7 +26,7 @@ def build_app(engine: AsyncEngine, config: ServerConfig) -> FastAPI:
     app = FastAPI(title="radixrt", version=radixrt.__version__, description=DESCRIPTION, redoc_url=None)
     service = Service(engine, config)
     components: dict[str, Any] = {}
-    for routes in (openai_routes, native_routes, operations_routes):
+    for routes in (openai_routes, native_routes, cache_routes, session_routes, operations_routes):
         app.include_router(routes(service, components))
     problems.install(app)
 

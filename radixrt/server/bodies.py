@@ -18,6 +18,7 @@ from starlette.requests import ClientDisconnect, Request
 from radixrt.errors import InvalidSampling, RequestError
 from radixrt.server.auth import REQUEST_ID
 from radixrt.server.problems import Refusal, excerpt
+from radixrt.types import Namespace
 
 MAX_PROMPTS = 64
 MAX_CHOICES = 16
@@ -133,12 +134,19 @@ def check_logit_bias(bias: dict[int, float] | None) -> dict[int, float]:
     return bias or {}
 
 
-def namespace(cache_salt: str | None, extra_key: str | None) -> tuple[str, ...]:
-    """The cache namespace of a request: (adapter, salt, extra key), never joined into one string."""
+def namespace(cache_salt: str | None, extra_key: str | None) -> Namespace:
+    """Return the cache namespace of a request."""
     for name, value in (("cache_salt", cache_salt), ("extra_key", extra_key)):
         if value is not None and len(value) > MAX_NAMESPACE_CHARS:
             raise RequestError(f"{name} may have at most {MAX_NAMESPACE_CHARS} characters.", param=name, code="invalid_value")
-    return ("", cache_salt or "", extra_key or "")
+    return Namespace(cache_salt=cache_salt or "", extra_key=extra_key or "")
+
+
+def check_routing_key(key: str | None) -> str:
+    """Return the key, '' for none."""
+    if key is not None and len(key) > MAX_NAMESPACE_CHARS:
+        raise RequestError(f"routing_key may have at most {MAX_NAMESPACE_CHARS} characters.", param="routing_key", code="invalid_value")
+    return key or ""
 
 
 def prompts(value: object, param: str) -> list[str | list[int]]:

@@ -13,11 +13,14 @@ import logging
 import signal
 import socket
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
 
 import uvicorn
 
 from radixrt.config import EngineConfig, ServerConfig
 from radixrt.engine.async_engine import AsyncEngine
+from radixrt.engine.trace import TraceRecorder
 from radixrt.errors import ConfigError, RadixrtError
 from radixrt.server.app import build_app
 from radixrt.server.connection import BoundedProtocol
@@ -72,10 +75,19 @@ def bind(config: ServerConfig) -> socket.socket:
 def serve(engine_config: EngineConfig, config: ServerConfig) -> int:
     """Run a server until it is told to stop; return the exit code.  Raises ConfigError before anything is served."""
     check(config)
-    with contextlib.closing(bind(config)) as listener:
-        engine = AsyncEngine(engine_config, model_name=config.served_model_name)
+    with contextlib.closing(bind(config)) as listener, _recorder(config) as recorder:
+        engine = AsyncEngine(engine_config, model_name=config.served_model_name, recorder=recorder)
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             return runner.run(_Run(engine, config, listener).run())
+
+
+def _recorder(config: ServerConfig) -> AbstractContextManager[TraceRecorder | None]:
+    if config.record_trace is None:
+        return contextlib.nullcontext()
+    try:
+        return TraceRecorder(Path(config.record_trace))
+    except OSError as error:
+        raise ConfigError(f"--record-trace {config.record_trace}: {error.strerror or error}") from None
 
 
 class _QuietServer(uvicorn.Server):

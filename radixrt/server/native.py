@@ -11,6 +11,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from radixrt.engine.native import Collected, TokenText, native_answer, parse_sampling
+from radixrt.engine.sessions import SessionParams
 from radixrt.errors import RequestError
 from radixrt.server import bodies
 from radixrt.server.openai import body_schema, gone, json_response
@@ -23,7 +24,7 @@ MAX_TOKEN_IDS = 1024
 
 _UNSUPPORTED = {
     "image_data": "images", "video_data": "video", "audio_data": "audio", "input_embeds": "embeddings as input",
-    "session_params": "sessions", "session_id": "sessions", "lora_path": "adapters", "lora_id": "adapters",
+    "session_id": "sessions", "lora_path": "adapters", "lora_id": "adapters",
     "custom_logit_processor": "code from requests", "return_hidden_states": "hidden states", "return_entropy": "entropies",
     "return_sampling_mask": "sampling masks", "max_thinking_tokens": "reasoning", "require_reasoning": "reasoning",
     "bootstrap_room": "disaggregation", "return_bytes": "raw bytes",
@@ -53,6 +54,9 @@ class NativeBody(msgspec.Struct, frozen=True, kw_only=True):
     priority: int | None = None
     cache_salt: str | None = None
     extra_key: str | None = None
+    session_params: SessionParams | list[SessionParams] | None = None
+    return_cache_report: bool | None = None
+    routing_key: str | None = None
 
 
 def native_plans(raw: dict[str, Any], vocab_size: int) -> tuple[NativeBody, list[str | list[int]], list[Plan], list[str]]:
@@ -73,6 +77,7 @@ def native_plans(raw: dict[str, Any], vocab_size: int) -> tuple[NativeBody, list
     starts = _each("logprob_start_len", body.logprob_start_len, count)
     tops = _each("top_logprobs_num", body.top_logprobs_num, count)
     ids = _token_ids(body.token_ids_logprob, count)
+    sessions = _each("session_params", body.session_params, count)
     plans = []
     for i in range(count):
         logprobs = None
@@ -83,7 +88,8 @@ def native_plans(raw: dict[str, Any], vocab_size: int) -> tuple[NativeBody, list
                 logprobs.validate(vocab_size, 0)
         plan = Plan(
             sampling=samplings[i], logprobs=logprobs, namespace=space, priority=body.priority or 0, rid=None, stream=bool(body.stream),
-            include_usage=False,
+            include_usage=False, session=sessions[i], want_report=bool(body.return_cache_report),
+            routing_key=bodies.check_routing_key(body.routing_key),
         )
         plans.append(plan)
     return body, prompts, plans, _rids(body.rid, count)

@@ -20,12 +20,13 @@ from radixrt.server.openai import GONE, body_schema, json_response
 from radixrt.server.problems import Refusal
 from radixrt.server.service import Service, wait_until
 from radixrt.server.sse import while_connected
-from radixrt.types import SamplingParams
+from radixrt.types import KVEventsAddress, Namespace, SamplingParams
 
 logger = logging.getLogger(__name__)
 
 HEALTH_TIMEOUT = 20.0
 MAX_FLUSH_WAIT = 60.0
+HEALTH = Namespace(adapter="health")  # where nothing of anybody's is cached
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -34,6 +35,19 @@ class AbortBody(msgspec.Struct, frozen=True, kw_only=True):
 
     rid: str | None = None
     abort_all: bool | None = None
+
+
+def kv_events_view(address: KVEventsAddress) -> dict[str, Any]:
+    """Where KV events can be had, in the form that routers look for."""
+
+    def port(endpoint: str | None) -> int | None:
+        tail = (endpoint or "").rpartition(":")[2]
+        return int(tail) if tail.isdigit() else None
+
+    return {
+        **msgspec.to_builtins(address), "dp_size": 1, "endpoint_port_base": port(address.endpoint),
+        "replay_endpoint_port_base": port(address.replay_endpoint),
+    }
 
 
 def operations_routes(service: Service, components: dict[str, Any]) -> APIRouter:
@@ -60,7 +74,7 @@ def operations_routes(service: Service, components: dict[str, Any]) -> APIRouter
 
         async def generate() -> Response:
             async with asyncio.timeout(HEALTH_TIMEOUT):
-                async with await engine.submit([0], SamplingParams(max_new_tokens=1, temperature=0.0), namespace=("health",)) as stream:
+                async with await engine.submit([0], SamplingParams(max_new_tokens=1, temperature=0.0), namespace=HEALTH) as stream:
                     (answer,) = await stream.collect()
             error = failure(answer.finish)
             if error is not None:
@@ -126,7 +140,8 @@ def operations_routes(service: Service, components: dict[str, Any]) -> APIRouter
                 "version": radixrt.__version__, "status": engine.status, "uptime_seconds": round(time.time() - service.started, 3),
                 "load_seconds": info.load_seconds, "max_total_num_tokens": info.capacity_tokens,
                 "max_req_input_len": min(info.context_length, info.capacity_tokens) - 1, "internal_states": [state],
-                "open_requests": engine.num_open, "stats": msgspec.to_builtins(stats),
+                "kv_events": None if info.kv_events is None else kv_events_view(info.kv_events),
+                "open_requests": engine.num_open, "open_sessions": len(engine.sessions), "stats": msgspec.to_builtins(stats),
             }
         )
 

@@ -63,7 +63,7 @@ class Service:
             for prompt, plan, rid in zip(prompts, plans, rids, strict=True):
                 stream = await self.engine.submit(
                     prompt, plan.sampling, rid=rid, logprobs=plan.logprobs, namespace=plan.namespace, priority=plan.priority,
-                    prompt_param=param,
+                    session=plan.session, want_report=plan.want_report, routing_key=plan.routing_key, prompt_param=param,
                 )
                 streams.append(stream)
         except BaseException:

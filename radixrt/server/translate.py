@@ -10,10 +10,11 @@ from typing import Any
 
 import msgspec
 
+from radixrt.engine.sessions import SessionParams
 from radixrt.errors import InvalidSampling, RequestError, UnknownModel
 from radixrt.server import bodies
 from radixrt.server.problems import excerpt
-from radixrt.types import MAX_TOP_LOGPROBS, LogprobOptions, SamplingParams
+from radixrt.types import MAX_TOP_LOGPROBS, LogprobOptions, Namespace, SamplingParams
 
 COMPLETION_MAX_TOKENS = 16
 
@@ -23,7 +24,7 @@ _CONSTRAINTS = (
 )
 _UNSUPPORTED = dict.fromkeys(_CONSTRAINTS, "constrained output") | {
     "stop_regex": "stopping at a regular expression", "lora_path": "adapters", "custom_logit_processor": "code from requests",
-    "custom_params": "code from requests", "session_params": "sessions", "use_beam_search": "beam search",
+    "custom_params": "code from requests", "use_beam_search": "beam search",
     "return_hidden_states": "hidden states", "input_embeds": "embeddings as input", "image_data": "images", "mm_processor_kwargs": "images",
 }
 _UNSUPPORTED_IN_CHAT = _UNSUPPORTED | {
@@ -66,6 +67,9 @@ class CommonBody(msgspec.Struct, frozen=True, kw_only=True):
     priority: int | None = None
     cache_salt: str | None = None
     extra_key: str | None = None
+    session_params: SessionParams | None = None
+    return_cache_report: bool | None = None
+    routing_key: str | None = None
 
 
 class ChatBody(CommonBody, frozen=True, kw_only=True):
@@ -103,11 +107,14 @@ class Plan:
 
     sampling: SamplingParams
     logprobs: LogprobOptions | None
-    namespace: tuple[str, ...]
+    namespace: Namespace
     priority: int
     rid: str | None
     stream: bool
     include_usage: bool
+    session: SessionParams | None = None
+    want_report: bool = False
+    routing_key: str = ""
 
 
 def chat_plan(raw: dict[str, Any], vocab_size: int) -> tuple[ChatBody, Plan]:
@@ -203,7 +210,9 @@ def _plan(body: CommonBody, max_tokens: int | None, limit_name: str, logprobs: L
     return Plan(
         sampling=sampling, logprobs=logprobs, namespace=bodies.namespace(body.cache_salt, body.extra_key),
         priority=body.priority or 0, rid=bodies.check_rid(body.rid), stream=bool(body.stream),
-        include_usage=bool(body.stream_options and body.stream_options.include_usage),
+        include_usage=bool(body.return_cache_report or (body.stream_options and body.stream_options.include_usage)),
+        session=body.session_params, want_report=bool(body.return_cache_report),
+        routing_key=bodies.check_routing_key(body.routing_key),
     )
 
 

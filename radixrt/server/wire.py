@@ -71,22 +71,30 @@ def _finite(logprob: float | None) -> float | None:
     return logprob if logprob is None or logprob >= LEAST_LOGPROB else LEAST_LOGPROB
 
 
-def usage_object(usages: Iterable[tuple[int, int, Usage]]) -> dict[str, Any]:
-    """Sum usages of (prompt, choice, usage): completions add up, a prompt counts once, as its first choice saw it."""
+def usage_object(usages: Iterable[tuple[int, int, Usage]], reports: Iterable[dict[str, Any] | None] = ()) -> dict[str, Any]:
+    """Sum usages of (prompt, choice, usage): completions add up, a prompt counts once, as its first choice saw it.
+
+    ``reports`` of the cache, where any were asked for, are listed beside them; one alone stands for itself.
+    """
     prompt = completion = cached = 0
     for _, index, usage in usages:
         completion += usage.completion_tokens
         if index == 0:
             prompt += usage.prompt_tokens
             cached += usage.cached_tokens
-    return {
+    total: dict[str, Any] = {
         "prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion,
         "prompt_tokens_details": {"cached_tokens": cached},
     }
+    given = [report for report in reports if report is not None]
+    if given:
+        total["radixrt"] = given if len(given) > 1 else given[0]
+    return total
 
 
 def answers_usage(answers: Sequence[Sequence[Answer]]) -> dict[str, Any]:
-    return usage_object((p, i, answer.usage) for p, choices in enumerate(answers) for i, answer in enumerate(choices))
+    usages = ((p, i, answer.usage) for p, choices in enumerate(answers) for i, answer in enumerate(choices))
+    return usage_object(usages, (answer.report for choices in answers for answer in choices))
 
 
 def ending(finish: Finish) -> dict[str, Any]:
@@ -141,15 +149,19 @@ class _ChunkWriter:
         self._num_choices = num_choices
         self._include_usage = include_usage
         self._usages: dict[tuple[int, int], Usage] = {}
+        self._reports: dict[tuple[int, int], dict[str, Any] | None] = {}
 
     def _note(self, prompt: int, output: RequestOutput) -> int:
         self._usages[prompt, output.index] = output.usage
+        if output.report is not None:
+            self._reports[prompt, output.index] = output.report
         return prompt * self._num_choices + output.index
 
     def end(self) -> bytes:
         if not self._include_usage:
             return b""
-        usage = usage_object((prompt, index, usage) for (prompt, index), usage in self._usages.items())
+        usages = ((prompt, index, usage) for (prompt, index), usage in self._usages.items())
+        usage = usage_object(usages, (self._reports[key] for key in sorted(self._reports)))
         return event({**self._envelope, "choices": [], "usage": usage})
 
 

@@ -38,7 +38,7 @@ def run(coroutine: Coroutine[Any, Any, None]) -> None:
 def make(model: str = "echo/0.005", *, silence: float = 30.0, stall: float = 60.0) -> AsyncEngine:
     client = ProcessClient(ECHO_WORKER, silence=silence, stall=stall)
     engine = AsyncEngine(EngineConfig.of(model_path=model), client=client, tokenizer=ToyTokenizer())
-    engine._restarts = (0.05, 0.05)
+    engine._life.restarts = (0.05, 0.05)
     return engine
 
 
@@ -235,7 +235,7 @@ def test_closing_ends_a_worker_that_hangs(monkeypatch: pytest.MonkeyPatch) -> No
 def test_ctrl_c_is_left_to_the_front_and_sigterm_ends_the_worker_in_order() -> None:
     async def main() -> None:
         engine = make()
-        engine._restarts = ()
+        engine._life.restarts = ()
         await engine.start()
         worker = worker_of(engine)
         worker.send_signal(signal.SIGINT)
@@ -243,7 +243,7 @@ def test_ctrl_c_is_left_to_the_front_and_sigterm_ends_the_worker_in_order() -> N
         assert worker.is_running()
         worker.send_signal(signal.SIGTERM)
         await until(lambda: engine.status == "stopped")
-        assert "exit code 0" in engine._failure
+        assert "exit code 0" in engine._life.failure
         await engine.close()
 
     run(main())

@@ -46,7 +46,7 @@ def make(model: str = "echo", *, restarts: tuple[float, ...] = (), tokenizer: An
     engine = AsyncEngine(
         EngineConfig.of(model_path=model), in_process=True, client=ThreadClient(loader), tokenizer=tokenizer or ToyTokenizer()
     )
-    engine._restarts = restarts
+    engine._life.restarts = restarts
     engine.cores = loader.cores  # type: ignore[attr-defined]
     return engine
 
@@ -67,7 +67,7 @@ async def settled(engine: AsyncEngine) -> None:
     async with asyncio.timeout(5):
         while engine.num_open or not await engine.flush_cache():
             await asyncio.sleep(0.002)
-    assert (engine._open, engine._rids, engine._flushes, len(engine._output)) == ({}, {}, {}, 0)
+    assert (engine._answers.rids, len(engine._tickets), len(engine._answers.output)) == ([], 0, 0)
     assert engine.stats.locked_tokens == 0
 
 
@@ -381,14 +381,14 @@ def test_a_request_that_fails_in_the_core_fails_alone(prompt: str, status: int, 
 def test_an_answer_whose_text_cannot_be_made_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         async with running(SLOW) as engine:
-            push = engine._output.push
+            push = engine._answers.output.push
 
             def breaking(output: Any) -> tuple[RequestOutput | None, bool]:
                 if output.tokens == [ord("!")]:
                     raise ValueError("no text")
                 return push(output)
 
-            monkeypatch.setattr(engine._output, "push", breaking)
+            monkeypatch.setattr(engine._answers.output, "push", breaking)
             neighbour = await engine.submit("xyz", SamplingParams(max_new_tokens=20))
             (whole,) = await (await engine.submit("!", LONG)).collect()
             assert whole.finish.status == 500
@@ -414,22 +414,44 @@ def test_the_cache_is_flushed_only_when_idle() -> None:
     run(main())
 
 
+def test_a_question_that_is_declined_or_breaks_costs_its_asker_an_error_and_nobody_else_anything() -> None:
+    async def main() -> None:
+        async with running() as engine:
+            assert await engine.cache.unpin("there")
+            assert not await engine.cache.unpin("elsewhere")
+            with pytest.raises(RequestError) as declined:
+                await engine.cache.unpin(REFUSE)
+            assert (declined.value.message, declined.value.param, declined.value.code) == ("refused", "pin_id", "no")
+            with pytest.raises(InternalError):
+                await engine.cache.unpin(BREAK)
+            async with await engine.submit("abc", SamplingParams(max_new_tokens=3)) as stream:
+                assert (await stream.collect())[0].text == "abc"
+
+    run(main())
+
+
 def test_a_closed_engine_has_answered_everybody() -> None:
     async def main() -> None:
         engine = make(SLOW)
         await engine.start()
         stream = await engine.submit("abc", LONG)
         await anext(stream)
-        flush = asyncio.create_task(engine.flush_cache())
+        flush, unpin = asyncio.create_task(engine.flush_cache()), asyncio.create_task(engine.cache.unpin("there"))
         reading = asyncio.create_task(stream.collect())
         await asyncio.sleep(0)
         await asyncio.gather(engine.close(), engine.close())
         (whole,) = await reading
         assert whole.finish.status == 503
         assert isinstance(failure(whole.finish), EngineStopped)
-        assert not flush.exception() or isinstance(flush.exception(), EngineStopped)
+        for asked in (flush, unpin):
+            assert asked.done()
+            assert not asked.exception() or isinstance(asked.exception(), EngineStopped)
         assert (engine.status, engine.num_open, engine.cores[0].closed) == ("stopped", 0, True)
-        for call in (engine.submit("abc", LONG), engine.flush_cache(), engine.encode("a"), engine.start()):
+        calls = (
+            engine.submit("abc", LONG), engine.flush_cache(), engine.encode("a"), engine.start(), engine.cache.unpin("there"),
+            engine.cache.pin([1]), engine.cache.explain([1]), engine.cache.tree(), engine.open_session(), engine.close_session("x"),
+        )  # fmt: skip
+        for call in calls:
             with pytest.raises(EngineStopped):
                 await call
         await engine.close()

@@ -136,9 +136,9 @@ def test_prompt_logprobs_are_the_same_cold_and_warm(start: int, budget: int) -> 
 
 def test_logprobs_survive_retraction() -> None:
     options = LogprobOptions(start_len=0, top=1)
-    requests = [ask(i, [i, *PREAMBLE[:8]], max_new_tokens=50, logprobs=options) for i in range(6)]
+    requests = [ask(i, [i, *PREAMBLE[:8]], max_new_tokens=50, ignore_eos=False, logprobs=options) for i in range(6)]
     large = drain(make_core(num_slots=400), requests)
-    core = make_core(num_slots=110)
+    core = make_core(num_slots=110, schedule_conservativeness=0.1)
     small = drain(core, requests)
     assert core.stats().num_retracted > 0
     for uid in large:

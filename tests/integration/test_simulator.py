@@ -5,12 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 import pytest
+from removed_rules import REMOVED_RULES
 from simulator import SETTINGS, Outcome, check_seed, run, workload
-
-from radixrt.cache.prefix_cache import Lease, PrefixCache
-from radixrt.cache.radix_tree import RadixTree
-from radixrt.schedule.request import Request, Status
-from radixrt.schedule.scheduler import ScheduledRow, Scheduler
 
 # Settings that exercise each rule: small and large pools, with everything on, one of each switched off.
 BUSY = [s for s in SETTINGS if s["cache"] and (s["jump"] or s["draft"])]
@@ -33,41 +29,7 @@ def test_aborts_at_any_moment_leave_nothing_behind(seed: int, num_slots: int) ->
         assert whole.texts[uid][: len(text)] == text, "an aborted answer is the beginning of the whole one"
 
 
-def match_all(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Request, "match_limit", property(lambda request: len(request.tokens)))
-
-
-def no_lock(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(RadixTree, "lock", lambda tree, node: None)
-    patch.setattr(RadixTree, "unlock", lambda tree, node: None)
-
-
-def free_shared(patch: pytest.MonkeyPatch) -> None:
-    release = PrefixCache.release
-
-    def wrong(cache: PrefixCache, lease: Lease, tokens: object, length: int) -> None:
-        cache.slots.free(cache.page_table.rows[lease.row, : lease.num_shared].tolist())
-        release(cache, lease, tokens, length)  # type: ignore[arg-type]
-
-    patch.setattr(PrefixCache, "release", wrong)
-
-
-def no_epoch(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ScheduledRow, "is_void", property(lambda row: row.request.status is Status.FINISHED))
-
-
-def publish_drafts(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Request, "num_sure", property(lambda request: min(request.num_computed, len(request.tokens))))
-
-
-def keep_refuted(patch: pytest.MonkeyPatch) -> None:
-    def wrong(scheduler: Scheduler, request: Request, position: int) -> None:
-        del request.tokens[position:]  # the K/V computed from the refuted draft stays
-
-    patch.setattr(Scheduler, "_roll_back", wrong)
-
-
-@pytest.mark.parametrize("removed", [match_all, no_lock, free_shared, no_epoch, publish_drafts, keep_refuted])
+@pytest.mark.parametrize("removed", REMOVED_RULES)
 def test_a_removed_rule_is_noticed(removed: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
     references = {seed: run(seed, cache=False, overlap=False, jump=False) for seed in range(3)}
     removed(monkeypatch)

@@ -11,11 +11,13 @@ import pytest
 import zmq
 
 from radixrt.config import EngineConfig
-from radixrt.engine import link
+from radixrt.engine import link, questions
 from radixrt.engine.link import (
     PROTOCOL,
     Abort,
     Add,
+    Answered,
+    Ask,
     Failed,
     Flush,
     Flushed,
@@ -28,7 +30,21 @@ from radixrt.engine.link import (
     Stop,
     WorkerLink,
 )
+from radixrt.engine.questions import (
+    Declined,
+    Done,
+    DropTails,
+    Explain,
+    Explained,
+    Pinned,
+    PinPrefix,
+    TreeView,
+    Unpin,
+    ViewTree,
+)
 from radixrt.types import (
+    CacheReport,
+    Divergence,
     EngineStats,
     Finish,
     FinishReason,
@@ -50,14 +66,29 @@ REQUEST = GenerateRequest(
 )
 OUTPUT = TokenOutput(
     9, [4, 5], finish=Finish(FinishReason.STOP, matched="end"), logprobs=[TokenLogprob(-0.5, 4, [(-0.5, 4)], [])],
-    prompt_logprobs=[TokenLogprob(None, 1)], cached_tokens=3,
+    prompt_logprobs=[TokenLogprob(None, 1)], cached_tokens=3, report=CacheReport(3, 4, {"slots": 0.5}, Divergence(3, [7])),
 )  # fmt: skip
 MODEL = ModelInfo(model_path="m", architecture="A", vocab_size=3, context_length=4, capacity_tokens=5, eos_token_ids=(2,))
+QUESTIONS = [
+    PinPrefix("system", [1, 2], ("", "salt", ""), 1.5),
+    Unpin("system"),
+    Explain([1], ("", "", "")),
+    ViewTree(None, 1, 2, 3),
+    DropTails([([1, 2], 1)], ("", "", "")),
+]
+ANSWERS = [
+    Pinned(2, 1.5),
+    Explained(Divergence(1, [2, 3])),
+    TreeView([{"handle": 1, "parent": None, "namespace": ["", "salt", ""]}], 4),
+    Done(True),
+    Declined("why", 400, "ttl", "invalid_value"),
+]
 COMMANDS = [
     Load(PROTOCOL, EngineConfig.of(model_path="toy", max_total_tokens=64, mem_fraction_static=0.25), 20),
     Add([REQUEST, REQUEST]),
     Abort(3),
     Flush(4),
+    *(Ask(5 + i, question) for i, question in enumerate(QUESTIONS)),
     Stop(),
 ]
 REPORTS = [
@@ -65,7 +96,8 @@ REPORTS = [
     Ready(PROTOCOL, MODEL, EngineStats(), EngineConfig.of(model_path="toy", max_total_tokens=9)),
     Failed("why", config=True),
     Outputs([OUTPUT, TokenOutput(2, [])], EngineStats(steps=3, locked_tokens=4)),
-    Flushed(4, True, EngineStats()),
+    Flushed(4, True, EngineStats(wait_seconds={"memory": 1.5}, reuse_counts=[1, 2])),
+    *(Answered(5 + i, answer, EngineStats()) for i, answer in enumerate(ANSWERS)),
     Heartbeat(5, True),
 ]
 
@@ -92,6 +124,8 @@ def test_every_message_arrives_as_it_was_sent(ends: tuple[FrontLink, WorkerLink]
 def test_every_kind_of_message_is_among_those_tested() -> None:
     assert {type(command) for command in COMMANDS} == set(link.Command.__args__)
     assert {type(report) for report in REPORTS} == set(link.Report.__args__)
+    assert {type(question) for question in QUESTIONS} == set(questions.AnyQuestion.__args__)
+    assert {type(answer) for answer in ANSWERS} == set(questions.AnyAnswer.__args__)
 
 
 def test_commands_sent_before_the_worker_exists_are_waiting_for_it() -> None:

@@ -15,7 +15,7 @@ from radixrt.grammar.bitmask import allow_all, allow_only
 from radixrt.runner import sampler
 from radixrt.schedule.batching import build_sampling, uniforms
 from radixrt.schedule.request import Request
-from radixrt.schedule.scheduler import ScheduledRow, ScheduledStep
+from radixrt.schedule.step import ScheduledRow, ScheduledStep
 from radixrt.types import GenerateRequest, LogprobOptions, SamplingParams
 
 CPU = torch.device("cpu")

@@ -3,4 +3,5 @@
 
 #include <nanobind/nanobind.h>
 
+void init_radix_tree(nanobind::module_& m);
 void init_tokens(nanobind::module_& m);

@@ -3,4 +3,5 @@
 
 NB_MODULE(_native, m) {
     init_tokens(m);
+    init_radix_tree(m);
 }

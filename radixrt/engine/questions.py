@@ -1,0 +1,97 @@
+"""What the engine front may ask of the core's cache besides computing, and the answers: plain values for the link."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from radixrt.errors import InternalError, RadixrtError, RequestError
+from radixrt.types import Divergence
+
+
+class Question(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Base of the questions."""
+
+
+class PinPrefix(Question, frozen=True):
+    """Keep what is cached of these tokens for ``ttl`` seconds after its last use; answered by Pinned."""
+
+    id: str
+    tokens: list[int]
+    namespace: tuple[str, ...]
+    ttl: float
+
+
+class Unpin(Question, frozen=True):
+    """End a pin; answered by Done, not ok when there is none of that name."""
+
+    id: str
+
+
+class Explain(Question, frozen=True):
+    """Where do these tokens leave what is cached?  Answered by Explained; changes nothing."""
+
+    tokens: list[int]
+    namespace: tuple[str, ...]
+
+
+class ViewTree(Question, frozen=True):
+    """Show the tree down to ``depth``, leaving out subtrees under ``min_tokens``, at most ``limit`` nodes; answered by TreeView."""
+
+    namespace: tuple[str, ...] | None
+    depth: int
+    min_tokens: int
+    limit: int
+
+
+class DropTails(Question, frozen=True):
+    """Forget the ends of these sequences, beyond ``keep`` tokens each, where nobody else shares them; answered by Done."""
+
+    tails: list[tuple[list[int], int]]
+    namespace: tuple[str, ...]
+
+
+class Pinned(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """``tokens`` are pinned (0: nothing was cached, and nothing is pinned) for the next ``seconds``."""
+
+    tokens: int
+    seconds: float
+
+
+class Explained(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    divergence: Divergence
+
+
+class TreeView(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """``nodes`` are plain facts, parents before children; ``num_nodes`` counts all that would have been shown."""
+
+    nodes: list[dict[str, Any]]
+    num_nodes: int
+
+
+class Done(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    ok: bool
+
+
+class Declined(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """The question could not be answered: an error, as values."""
+
+    message: str
+    status: int
+    param: str | None = None
+    code: str | None = None
+
+    @classmethod
+    def of(cls, error: RadixrtError) -> Declined:
+        return cls(error.message, error.status, error.param, error.code)
+
+    def error(self) -> RadixrtError:
+        """The exception this stands for."""
+        if self.status < 500:
+            return RequestError(self.message, param=self.param, code=self.code)
+        return InternalError(self.message)
+
+
+AnyQuestion = PinPrefix | Unpin | Explain | ViewTree | DropTails
+AnyAnswer = Pinned | Explained | TreeView | Done | Declined

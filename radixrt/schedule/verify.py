@@ -1,0 +1,111 @@
+"""What the samples of a step mean for one request: the commit rule, and the drafts that are made next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from radixrt.cache.prefix_cache import PrefixCache
+from radixrt.schedule.drafter import Drafter
+from radixrt.schedule.request import Request
+from radixrt.schedule.step import Counters, RowResult, ScheduledRow
+from radixrt.types import Finish, FinishReason, TokenLogprob
+
+
+class Verified(NamedTuple):
+    """Why the request is complete, or None; logprobs of the new tokens; prompt positions scored for the first time."""
+
+    finish: Finish | None
+    logprobs: list[TokenLogprob]
+    scored: list[TokenLogprob]
+
+
+class Verifier:
+    """Lets verified text grow by samples.
+
+    ``drafter`` guesses for requests without a grammar; with ``jump_forward`` grammars draft what they leave no choice about.
+    """
+
+    def __init__(
+        self, cache: PrefixCache, counters: Counters, *, drafter: Drafter | None = None, jump_forward: bool = True, max_draft: int = 16
+    ) -> None:
+        self.drafter = drafter
+        self.jump_forward = jump_forward
+        self.max_draft = max_draft
+        self._cache = cache
+        self._counters = counters
+
+    def take(self, row: ScheduledRow, result: RowResult) -> Verified:
+        """Take in the result of a row that is not void.
+
+        A sample fills its position if that is still empty, confirms the draft there if it is equal, and otherwise takes the
+        draft's place and voids what followed.
+        """
+        request = row.request
+        scored: list[TokenLogprob] = []
+        for position, entry in zip(range(row.score_from, row.score_to), result.prompt_logprobs or (), strict=False):
+            if position == request.num_scored:
+                scored.append(entry)
+                request.num_scored += 1
+        logprobs: list[TokenLogprob] = []
+        finish: Finish | None = None
+        if request.max_length == request.num_prompt and row.end >= request.max_length - 1:
+            finish = Finish(FinishReason.LENGTH)
+        for i, token in enumerate(result.tokens):
+            position = row.sample_from + i
+            if finish or position > len(request.tokens):
+                break
+            if position < request.num_verified:
+                continue
+            if token < 0:
+                finish = Finish(FinishReason.ABORT, message="the model's output was not finite", status=500)
+                break
+            refuted = position < len(request.tokens) and request.tokens[position] != token
+            if refuted:
+                self._roll_back(request, position)
+            elif position < len(request.tokens):
+                self._counters.accepted_drafts += 1
+            finish = self._confirm(request, position, token)
+            if result.logprobs is not None:
+                logprobs.append(result.logprobs[i])
+            if refuted:
+                break
+        if finish is None:
+            self._draft(request)
+        return Verified(finish, logprobs, scored)
+
+    def _confirm(self, request: Request, position: int, token: int) -> Finish | None:
+        """The verified text grows by one token; returns why it is complete, or None."""
+        if position == len(request.tokens):
+            request.tokens.append(token)
+        request.num_verified = position + 1
+        self._counters.generated_tokens += 1
+        if request.grammar is not None and not request.grammar.accept(token):
+            return Finish(FinishReason.ABORT, message="the grammar rejected a sampled token", status=500)
+        if token in request.stop_ids:
+            return Finish(FinishReason.STOP, matched=token)
+        if request.grammar is not None and request.grammar.is_finished():
+            return Finish(FinishReason.STOP)
+        if request.num_verified >= request.max_length:
+            return Finish(FinishReason.LENGTH)
+        return None
+
+    def _roll_back(self, request: Request, position: int) -> None:
+        """The sample at ``position`` refutes the draft there: forget it, what follows, and the K/V computed from it."""
+        del request.tokens[position:]
+        request.num_computed, request.sample_pos = min(request.num_computed, position), -1
+        if request.lease is not None:
+            self._cache.truncate(request.lease, request.num_computed)
+        request.epoch += 1
+
+    def _draft(self, request: Request) -> None:
+        room = min(self.max_draft, request.max_length - 1 - len(request.tokens))
+        if room <= 0 or len(request.tokens) > request.num_verified:
+            return
+        drafts: Sequence[int] = ()
+        if request.grammar is not None:
+            drafts = request.grammar.draft(room) if self.jump_forward else ()
+        elif self.drafter is not None:
+            drafts = self.drafter.draft(request.tokens, room)
+        request.tokens.extend(drafts[:room])
+        self._counters.drafted_tokens += len(drafts[:room])
