@@ -14,7 +14,7 @@ import logging
 import operator
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
@@ -208,6 +208,9 @@ class AsyncEngine:
         tokens = await self.encode(prompt, param=prompt_param) if isinstance(prompt, str) else token_ids(prompt, prompt_param)
         self._require_ready()
         vocab_size = self.info.vocab_size
+        # Without the prompt, whose ids have been checked and may be many.
+        asked = GenerateRequest(uid=0, prompt=[], sampling=sampling, namespace=namespace, logprobs=logprobs, priority=priority).checked()
+        sampling, logprobs = asked.sampling, asked.logprobs
         sampling.validate(vocab_size)
         self._check_prompt(tokens, prompt_param)
         if logprobs is not None:
@@ -220,16 +223,16 @@ class AsyncEngine:
         longest = room if sampling.max_new_tokens is None else min(sampling.max_new_tokens, room)
         seed = sampling.seed
         # A tokenizer can know more ways to end a turn than the weights' config says.
-        stop_ids = (*sampling.stop_token_ids, *(set(self.tokenizer.eos_token_ids) - set(self.info.eos_token_ids)))
+        more_ends = {token for token in self.tokenizer.eos_token_ids if token < vocab_size} - set(self.info.eos_token_ids)
         requests = [
-            GenerateRequest(
+            msgspec.structs.replace(
+                asked,
                 uid=next(self._uids),
                 prompt=tokens,
                 sampling=msgspec.structs.replace(
                     sampling, n=1, max_new_tokens=longest, min_new_tokens=min(sampling.min_new_tokens, longest),
-                    stop_token_ids=stop_ids, seed=None if seed is None else _wrap(seed + index),
+                    stop_token_ids=(*sampling.stop_token_ids, *more_ends), seed=None if seed is None else _wrap(seed + index),
                 ),
-                namespace=namespace, logprobs=logprobs, priority=priority,
             )
             for index in range(sampling.n)
         ]
@@ -301,7 +304,13 @@ class AsyncEngine:
             )
         self._idle.clear()
         self.metrics.started(len(requests))
-        self._client.submit(Add(requests))
+        try:
+            self._client.submit(Add(requests))
+        except BaseException:
+            for uid in uids:
+                self._forget(uid, self._open[uid])
+                self.metrics.finished(0.0, aborted=True)
+            raise
         return RequestStream(rid, tokens, channel, functools.partial(self._release, uids))
 
     def _release(self, uids: list[int]) -> None:
@@ -450,6 +459,8 @@ class AsyncEngine:
 
 def token_ids(prompt: Sequence[Any], param: str) -> list[int]:
     """Return a prompt given as ids as a plain list; RequestError for anything that is not a whole number."""
+    if not isinstance(prompt, Iterable):
+        raise RequestError("A prompt is a text or a list of token ids.", param=param, code="invalid_type")
     ids = list(prompt)
     if all(type(token) is int for token in ids):
         return ids

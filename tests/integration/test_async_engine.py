@@ -141,6 +141,19 @@ BAD = [
     ("a", {}, {"logprobs": LogprobOptions(top=21)}, InvalidSampling, "top_logprobs"),
     ("a", {}, {"logprobs": LogprobOptions(start_len=2)}, RequestError, "logprob_start_len"),
     ("a", {}, {"rid": "taken"}, RequestError, "rid"),
+    # What has the wrong type would break the core in the middle of everybody's step.
+    ("a", {"max_new_tokens": 2.5}, {}, RequestError, "max_new_tokens"),
+    ("a", {"temperature": "hot"}, {}, RequestError, "temperature"),
+    ("a", {"seed": 1.5}, {}, RequestError, "seed"),
+    ("a", {"logit_bias": {1.5: 1}}, {}, RequestError, "logit_bias"),
+    ("a", {"top_k": True}, {}, RequestError, "top_k"),
+    ("a", {}, {"logprobs": LogprobOptions(top=2.0)}, RequestError, "top"),  # type: ignore[arg-type]
+    ("a", {}, {"logprobs": LogprobOptions(start_len=None)}, RequestError, "start_len"),  # type: ignore[arg-type]
+    ("a", {}, {"namespace": ("", [5])}, RequestError, "namespace"),
+    ("a", {}, {"priority": 2**70}, RequestError, None),
+    ("a", {}, {"namespace": ("\ud800",)}, RequestError, None),
+    ("a", {"stop": ("\ud800",)}, {}, RequestError, None),
+    ("a", {"seed": object()}, {}, RequestError, None),
 ]
 
 
