@@ -205,7 +205,7 @@ class AsyncEngine:
         Raises RequestError, PromptTooLong or InvalidSampling, with nothing started, and EngineStopped.
         """
         self._require_ready()
-        tokens = await self.encode(prompt, param=prompt_param) if isinstance(prompt, str) else token_ids(prompt, prompt_param)
+        tokens = await self.encode(prompt, param=prompt_param) if isinstance(prompt, str) else self._ids(prompt, prompt_param)
         self._require_ready()
         vocab_size = self.info.vocab_size
         # Without the prompt, whose ids have been checked and may be many.
@@ -277,18 +277,28 @@ class AsyncEngine:
                 param=param,
             )
 
+    def check_fits(self, num_tokens: int, param: str) -> None:
+        """Raise PromptTooLong for a prompt of so many tokens that no answer fits."""
+        limit = self.max_tokens
+        if num_tokens >= limit:
+            whose = "This model's" if limit == self.info.context_length else "With this KV pool the"
+            raise PromptTooLong(
+                f"{whose} maximum context length is {limit} tokens, output included, but the prompt has {num_tokens}.", param=param
+            )
+
+    def _ids(self, prompt: Sequence[int], param: str) -> list[int]:
+        if isinstance(prompt, Sequence):
+            # First, because what comes after looks at each id.
+            self.check_fits(len(prompt), param)
+        return token_ids(prompt, param)
+
     def _check_prompt(self, tokens: list[int], param: str) -> None:
         if not tokens:
             raise RequestError("The prompt is empty.", param=param, code="empty_prompt")
+        self.check_fits(len(tokens), param)
         vocab_size = self.info.vocab_size
         if min(tokens) < 0 or max(tokens) >= vocab_size:
             raise RequestError(f"Token ids must be in [0, {vocab_size - 1}].", param=param, code="invalid_value")
-        limit = self.max_tokens
-        if len(tokens) >= limit:
-            whose = "This model's" if limit == self.info.context_length else "With this KV pool the"
-            raise PromptTooLong(
-                f"{whose} maximum context length is {limit} tokens, output included, but the prompt has {len(tokens)}.", param=param
-            )
 
     def _dispatch(self, rid: str, tokens: list[int], requests: list[GenerateRequest]) -> RequestStream:
         # Nothing here waits: the records are complete before the core knows of the request.

@@ -190,6 +190,19 @@ def test_a_prompt_that_is_too_long_is_told_the_limit_and_its_length() -> None:
     run(main())
 
 
+def test_ids_of_a_prompt_that_is_too_long_are_not_looked_at() -> None:
+    class Unread(list[int]):
+        def __iter__(self) -> Any:
+            raise AssertionError("looked at")
+
+    async def main() -> None:
+        async with running() as engine:
+            with pytest.raises(PromptTooLong):
+                await engine.submit(Unread([1] * CONTEXT), SamplingParams())
+
+    run(main())
+
+
 def test_a_name_is_free_again_once_its_request_has_ended() -> None:
     async def main() -> None:
         async with running() as engine:
