@@ -85,7 +85,7 @@ class Call:
         if not isinstance(given, Iterable):
             raise RequestError(f"{param} must be one prompt or a list of them.", param=param, code="invalid_type")
         single = isinstance(given, str) or (input_ids is not None and not _is_nested(input_ids))
-        prompts = [given] if single else list(given)
+        prompts: list[Any] = [given] if single else list(given)
         samplings = _spread("sampling_params", sampling_params, len(prompts), one=(SamplingParams, Mapping, type(None)))
         if single and isinstance(rid, str | None):
             rids = [rid]
