@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import enum
 import math
-from typing import Any, NamedTuple
+import re
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
@@ -85,7 +86,8 @@ _FLOAT_RANGES = (
     ("min_p", 0.0, 1.0, False),
     ("frequency_penalty", -2.0, 2.0, False),
     ("presence_penalty", -2.0, 2.0, False),
-    ("repetition_penalty", 0.0, 2.0, True),
+    # Below this float32 logits overflow, and long before it the penalty has become the only thing that counts.
+    ("repetition_penalty", 1e-3, 2.0, False),
 )
 
 
@@ -168,9 +170,28 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     sampling: SamplingParams
     namespace: tuple[str, ...] = ()
     logprobs: LogprobOptions | None = None
-    priority: int = 0
+    priority: Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**31)] = 0
     routing_key: str = ""
     want_report: bool = False
+
+    def checked(self) -> GenerateRequest:
+        """Return an equal request whose fields have exactly the declared types.
+
+        Constructors check nothing, and what a caller of the embedded engine passes may be anything.  Raises RequestError.
+        """
+        try:
+            return _decode_request(_encode_request(self))
+        except msgspec.ValidationError as error:
+            reason, _, path = str(error).partition(" - at ")
+            found = re.search(r"\$\.(?:sampling\.|logprobs\.)?(\w+)", path)
+            param = found[1] if found else "request"
+            raise RequestError(f"{param}: {reason}.", param=param, code="invalid_type") from None
+        except (TypeError, OverflowError, UnicodeEncodeError) as error:
+            raise RequestError(f"A value of the request cannot be represented: {error}.", code="invalid_value") from None
+
+
+_encode_request = msgspec.msgpack.Encoder().encode
+_decode_request = msgspec.msgpack.Decoder(GenerateRequest).decode
 
 
 class FinishReason(enum.StrEnum):

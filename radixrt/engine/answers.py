@@ -101,7 +101,13 @@ class OpenAnswers:
                 self._recorder.start(request.uid, tokens, request.namespace, now)
         self._idle.clear()
         self._metrics.started(len(requests))
-        self._submit(Add(list(requests)))
+        try:
+            self._submit(Add(list(requests)))
+        except BaseException:
+            for uid in uids:
+                self._forget(uid, self._open[uid], failed=True)
+                self._metrics.finished(0.0, aborted=True)
+            raise
         return RequestStream(rid, tokens, channel, functools.partial(self._release, uids))
 
     def abort(self, rid: str) -> bool:

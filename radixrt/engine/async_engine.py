@@ -25,7 +25,7 @@ from radixrt.engine.life import RESTART_DELAYS, CoreLife, Status
 from radixrt.engine.link import PROTOCOL, Answered, Failed, Flushed, Outputs, Progress, Ready, Report
 from radixrt.engine.loop import OnProgress
 from radixrt.engine.metrics import Metrics
-from radixrt.engine.prompts import check_length, check_prompt, max_tokens, text_length, token_ids
+from radixrt.engine.prompts import check_fits, check_length, check_prompt, max_tokens, text_length, token_ids
 from radixrt.engine.session_calls import SessionCalls
 from radixrt.engine.sessions import SessionParams
 from radixrt.engine.stream import Answer, RequestStream, failure
@@ -191,9 +191,15 @@ class AsyncEngine:
         Raises RequestError, PromptTooLong or InvalidSampling, with nothing started, and EngineStopped.
         """
         self._life.require_ready()
-        tokens = await self.encode(prompt, param=prompt_param) if isinstance(prompt, str) else token_ids(prompt, prompt_param)
+        tokens = await self.encode(prompt, param=prompt_param) if isinstance(prompt, str) else self._ids(prompt, prompt_param)
         self._life.require_ready()
         vocab_size = self.info.vocab_size
+        # Without the prompt, whose ids have been checked and may be many.
+        asked = GenerateRequest(
+            uid=0, prompt=[], sampling=sampling, namespace=namespace, logprobs=logprobs, priority=priority, routing_key=routing_key,
+            want_report=want_report,
+        ).checked()
+        sampling, logprobs = asked.sampling, asked.logprobs
         sampling.validate(vocab_size)
         added = tokens
         if session is not None:
@@ -211,16 +217,16 @@ class AsyncEngine:
         longest = room if sampling.max_new_tokens is None else min(sampling.max_new_tokens, room)
         seed = sampling.seed
         # A tokenizer can know more ways to end a turn than the weights' config says.
-        stop_ids = (*sampling.stop_token_ids, *(set(self.tokenizer.eos_token_ids) - set(self.info.eos_token_ids)))
+        more_ends = {token for token in self.tokenizer.eos_token_ids if token < vocab_size} - set(self.info.eos_token_ids)
         requests = [
-            GenerateRequest(
+            msgspec.structs.replace(
+                asked,
                 uid=next(self._uids),
                 prompt=tokens,
                 sampling=msgspec.structs.replace(
                     sampling, n=1, max_new_tokens=longest, min_new_tokens=min(sampling.min_new_tokens, longest),
-                    stop_token_ids=stop_ids, seed=None if seed is None else _wrap(seed + index),
+                    stop_token_ids=(*sampling.stop_token_ids, *more_ends), seed=None if seed is None else _wrap(seed + index),
                 ),
-                namespace=namespace, logprobs=logprobs, priority=priority, routing_key=routing_key, want_report=want_report,
             )
             for index in range(sampling.n)
         ]
@@ -257,6 +263,16 @@ class AsyncEngine:
     def require_ready(self) -> None:
         """Raise EngineStopped, with the reason, unless requests are let in."""
         self._life.require_ready()
+
+    def check_fits(self, num_tokens: int, param: str) -> None:
+        """Raise PromptTooLong for a prompt of so many tokens that no answer fits."""
+        check_fits(num_tokens, self.info, param)
+
+    def _ids(self, prompt: Sequence[int], param: str) -> list[int]:
+        if isinstance(prompt, Sequence):
+            # First, because what comes after looks at each id.
+            self.check_fits(len(prompt), param)
+        return token_ids(prompt, param)
 
     def _on_report(self, report: Report) -> None:
         match report:

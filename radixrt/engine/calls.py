@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypedDict, TypeVar
 
@@ -95,8 +95,10 @@ class Call:
             raise RequestError("Give either a prompt or input_ids.", param="prompt", code="invalid_value")
         param = "prompt" if input_ids is None else "input_ids"
         given: Any = prompt if input_ids is None else input_ids
+        if not isinstance(given, Iterable):
+            raise RequestError(f"{param} must be one prompt or a list of them.", param=param, code="invalid_type")
         single = isinstance(given, str) or (input_ids is not None and not _is_nested(input_ids))
-        prompts = [given] if single else list(given)
+        prompts: list[Any] = [given] if single else list(given)
         samplings = _spread("sampling_params", sampling_params, len(prompts), one=(SamplingParams, Mapping, type(None)))
         if single and isinstance(rid, str | None):
             rids = [rid]

@@ -23,7 +23,7 @@ from radixrt.engine.cache_desk import CacheDesk
 from radixrt.engine.kv_publisher import KVEventsConfig, KVPublisher
 from radixrt.engine.questions import AnyAnswer, AnyQuestion
 from radixrt.engine.step_loop import StepLoop
-from radixrt.errors import ConfigError, PromptTooLong, RequestError
+from radixrt.errors import ConfigError, InvalidSampling, PromptTooLong, RequestError
 from radixrt.models import Model
 from radixrt.models.config import ModelShape
 from radixrt.runner.loader import load_model
@@ -126,7 +126,7 @@ class EngineCore:
             vocab_size=loaded.shape.vocab_size,
             context_length=loaded.shape.context_length,
             capacity_tokens=num_slots,
-            eos_token_ids=loaded.shape.eos_token_ids,
+            eos_token_ids=core.info.eos_token_ids,
             dtype=config.model.dtype,
             attention_backend=config.model.attention_backend,
             load_seconds=loaded.seconds,
@@ -164,7 +164,7 @@ class EngineCore:
         runner = ModelRunner(model=model, pool=pool, backend=backend, stream=stream, num_rows=num_rows, device=device)
         info = ModelInfo(
             model_path="", architecture=shape.architecture, vocab_size=shape.vocab_size, context_length=shape.context_length,
-            capacity_tokens=num_slots, eos_token_ids=shape.eos_token_ids,
+            capacity_tokens=num_slots, eos_token_ids=tuple(token for token in shape.eos_token_ids if 0 <= token < shape.vocab_size),
         )
         return cls(
             info=info, config=EngineConfig(cache=cache, schedule=schedule), scheduler=scheduler, runner=runner, device=device,
@@ -188,6 +188,8 @@ class EngineCore:
             request.logprobs.validate(info.vocab_size, len(request.prompt))
         max_new = longest if sampling.max_new_tokens is None else sampling.max_new_tokens
         stop_ids = frozenset() if sampling.ignore_eos else frozenset((*info.eos_token_ids, *sampling.stop_token_ids))
+        if sampling.min_new_tokens and len(stop_ids) >= info.vocab_size:
+            raise InvalidSampling("min_new_tokens with every token a stop token leaves nothing to generate", param="min_new_tokens")
         seed = self._random.getrandbits(63) if sampling.seed is None else sampling.seed
         max_length = min(len(request.prompt) + max_new, longest)
         self._scheduler.add(Request(request, max_length=max_length, stop_ids=stop_ids, seed=seed), time.monotonic())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import os
 import threading
 import weakref
 from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
@@ -23,7 +24,7 @@ from radixrt.engine.async_engine import AsyncEngine
 from radixrt.engine.cache_calls import PinReceipt
 from radixrt.engine.calls import Answers, Call, NativeDict, Options, Prompts, Samplings
 from radixrt.engine.client import CoreClient
-from radixrt.errors import EngineStopped
+from radixrt.errors import EngineStopped, RequestError
 from radixrt.text.tokenizer import Tokenizer
 from radixrt.types import EngineStats, Namespace
 
@@ -87,6 +88,8 @@ class Engine:
         **options: Unpack[Options],
     ) -> Any:
         """Answer a conversation, rendered by the model's chat template; otherwise as ``generate``."""
+        if not all(isinstance(message, Mapping) for message in messages):
+            raise RequestError("messages must be a list of dicts.", param="messages", code="invalid_type")
         encode = self._engine.encode_chat(
             [dict(message) for message in messages],
             add_generation_prompt=not continue_final_message,
@@ -201,6 +204,7 @@ class _LoopThread:
     """An event loop that runs in a thread of its own until it is stopped."""
 
     def __init__(self) -> None:
+        self._pid = os.getpid()
         self._loop = asyncio.new_event_loop()
         self._lock = threading.Lock()
         self._stopped = False
@@ -208,17 +212,26 @@ class _LoopThread:
         self._thread.start()
 
     @property
+    def is_forked(self) -> bool:
+        """Whether this is a copy in a forked child, where the thread does not exist."""
+        return os.getpid() != self._pid
+
+    @property
     def is_current(self) -> bool:
         return threading.current_thread() is self._thread
 
     def spawn(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         """Start a coroutine on the loop; the future of a stopped loop has EngineStopped."""
-        with self._lock:
-            if not self._stopped:
-                return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        reason = "The engine is closed."
+        if self.is_forked:
+            reason = f"The engine lives in process {self._pid}, from which this one was forked; make one here."
+        else:
+            with self._lock:
+                if not self._stopped:
+                    return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         coroutine.close()
         refused: concurrent.futures.Future[T] = concurrent.futures.Future()
-        refused.set_exception(EngineStopped("The engine is closed."))
+        refused.set_exception(EngineStopped(reason))
         return refused
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
@@ -266,6 +279,8 @@ async def _cancel_all() -> None:
 
 
 def _close(thread: _LoopThread, engine: AsyncEngine) -> None:
+    if thread.is_forked:
+        return
     if thread.is_current:
         # Collected on the loop's own thread, which cannot wait for itself.
         thread.spawn(engine.close()).add_done_callback(lambda _: thread.stop())

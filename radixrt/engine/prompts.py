@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from radixrt.errors import PromptTooLong, RequestError
@@ -28,22 +28,29 @@ def check_length(num_chars: int, info: ModelInfo, param: str) -> None:
         )
 
 
+def check_fits(num_tokens: int, info: ModelInfo, param: str) -> None:
+    """Raise PromptTooLong for a prompt of so many tokens that no answer fits."""
+    limit = max_tokens(info)
+    if num_tokens >= limit:
+        whose = "This model's" if limit == info.context_length else "With this KV pool the"
+        raise PromptTooLong(
+            f"{whose} maximum context length is {limit} tokens, output included, but the prompt has {num_tokens}.", param=param
+        )
+
+
 def check_prompt(tokens: Sequence[int], info: ModelInfo, param: str) -> None:
     """Raise RequestError unless the tokens are a prompt the model can answer with at least one token."""
     if not tokens:
         raise RequestError("The prompt is empty.", param=param, code="empty_prompt")
+    check_fits(len(tokens), info, param)
     if min(tokens) < 0 or max(tokens) >= info.vocab_size:
         raise RequestError(f"Token ids must be in [0, {info.vocab_size - 1}].", param=param, code="invalid_value")
-    limit = max_tokens(info)
-    if len(tokens) >= limit:
-        whose = "This model's" if limit == info.context_length else "With this KV pool the"
-        raise PromptTooLong(
-            f"{whose} maximum context length is {limit} tokens, output included, but the prompt has {len(tokens)}.", param=param
-        )
 
 
 def token_ids(prompt: Sequence[Any], param: str) -> list[int]:
     """Return a prompt given as ids as a plain list; RequestError for anything that is not a whole number."""
+    if not isinstance(prompt, Iterable):
+        raise RequestError("A prompt is a text or a list of token ids.", param=param, code="invalid_type")
     ids = list(prompt)
     if all(type(token) is int for token in ids):
         return ids

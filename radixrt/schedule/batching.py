@@ -22,6 +22,8 @@ from radixrt.schedule.request import Request
 from radixrt.schedule.step import RowResult, ScheduledRow, ScheduledStep
 from radixrt.types import TokenLogprob
 
+# Beyond it float32 has no finite temperatures, and the distribution has long been uniform.
+HOTTEST = 1e30
 ToDevice = Callable[[object], Tensor]
 
 
@@ -116,7 +118,7 @@ def build_sampling(step: ScheduledStep, vocab_size: int, device: torch.device) -
     return SamplingBatch(
         all_greedy=all(greedy),
         greedy=to_device(greedy, torch.bool),
-        temperature=to_device([1.0 if p.greedy else p.temperature for p in params], torch.float32),
+        temperature=to_device([1.0 if p.greedy else min(p.temperature, HOTTEST) for p in params], torch.float32),
         top_k=to_device([vocab_size if p.top_k == -1 else min(p.top_k, vocab_size) for p in params]),
         top_p=to_device([p.top_p for p in params], torch.float32),
         min_p=to_device([p.min_p for p in params], torch.float32),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -23,10 +23,15 @@ from radixrt.types import Namespace
 MAX_PROMPTS = 64
 MAX_CHOICES = 16
 MAX_MESSAGES = 1024
+MAX_PARTS = 1024
 MAX_STOPS = 16
 MAX_STOP_CHARS = 256
 MAX_STOP_TOKENS = 256
 MAX_LOGIT_BIAS = 1024
+MAX_LOGPROB_IDS = 128
+# Logprobs one body may ask for: each of every position's token and alternatives, over all its prompts and choices.  A
+# million are some 50 MB of JSON.
+MAX_LOGPROB_ENTRIES = 1_000_000
 MAX_NAMESPACE_CHARS = 128
 BODY_TIMEOUT = 30.0
 
@@ -149,9 +154,19 @@ def check_routing_key(key: str | None) -> str:
     return key or ""
 
 
-def prompts(value: object, param: str) -> list[str | list[int]]:
+def check_messages(messages: Sequence[Mapping[str, Any]]) -> None:
+    """Raise RequestError for more messages, or more parts of messages in all, than are taken."""
+    contents = (message.get("content") for message in messages)
+    parts = sum(len(content) for content in contents if isinstance(content, list))
+    for count, most, what in ((len(messages), MAX_MESSAGES, "entries"), (parts, MAX_PARTS, "parts of contents")):
+        if count > most:
+            raise RequestError(f"messages takes at most {most} {what}, got {count}.", param="messages", code="invalid_value")
+
+
+def prompts(value: object, param: str, check_fits: Callable[[int, str], None]) -> list[str | list[int]]:
     """Return the prompts of a field that takes a string, token ids, or a list of either.
 
+    ``check_fits`` is told the length of each prompt of ids before any of its ids is looked at.
     Raises RequestError for anything else and for more than MAX_PROMPTS.
     """
     if isinstance(value, str):
@@ -160,11 +175,14 @@ def prompts(value: object, param: str) -> list[str | list[int]]:
         raise RequestError(f"{param} must be a string, token ids, or a list of either.", param=param, code="invalid_type")
     if not value:
         raise RequestError(f"{param} must not be empty.", param=param, code="invalid_value")
-    if all(type(item) is int for item in value):
-        return [value]
-    if len(value) > MAX_PROMPTS:
-        raise RequestError(f"{param} takes at most {MAX_PROMPTS} prompts, got {len(value)}.", param=param, code="invalid_value")
-    texts = all(isinstance(item, str) for item in value)
-    if not texts and not all(isinstance(item, list) and all(type(token) is int for token in item) for item in value):
+    items = [value] if type(value[0]) is int else value
+    if len(items) > MAX_PROMPTS:
+        raise RequestError(f"{param} takes at most {MAX_PROMPTS} prompts, got {len(items)}.", param=param, code="invalid_value")
+    if all(isinstance(item, str) for item in items):
+        return items
+    for item in items:
+        if isinstance(item, list):
+            check_fits(len(item), param)
+    if not all(isinstance(item, list) and all(type(token) is int for token in item) for item in items):
         raise RequestError(f"{param} must hold only strings or only lists of token ids.", param=param, code="invalid_type")
-    return value
+    return items

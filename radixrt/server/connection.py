@@ -1,11 +1,13 @@
 """One HTTP connection: uvicorn's httptools protocol with the limits it lacks.
 
-A request head has a largest size and a time to arrive in, so that idle or endless heads cost one socket for a bounded time.
+A request head has a largest size and a time to arrive in, so that idle or endless heads cost one socket for a bounded time;
+a client that takes nothing of its answer is cut off; one that is still sending when it is refused can read why.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -14,26 +16,41 @@ from radixrt.server.problems import Refusal, error_json
 
 MAX_HEAD_BYTES = 64 << 10
 HEAD_TIMEOUT = 10.0
+# A client that is to take something must take so many bytes in such a time.
+STALL_TIMEOUT = 30.0
+STALL_BYTES = 1 << 10
+# How long a connection that is to be closed may go on sending its request; STALL_TIMEOUT at the server's end.
+LINGER = 1.0
+
+logger = logging.getLogger(__name__)
 
 TOO_LARGE = Refusal(431, "The request head is too large.", code="head_too_large")
 INVALID = Refusal(400, "The request is not valid HTTP.", code="invalid_http")
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """A connection whose request heads are bounded in size and time."""
+    """A connection whose request heads are bounded in size and time, and whose answers are in time."""
 
+    transport: asyncio.Transport
     _in_head = True
     _head_bytes = 0
     _tail = b""
     _refused = False
     _head_timer: asyncio.TimerHandle | None = None
+    _stall_timer: asyncio.TimerHandle | None = None
+    _stall_timeout = 0.0
+    _unsent = 0
+    _close_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self._stall_timeout = STALL_TIMEOUT
         self._head_timer = self.loop.call_later(HEAD_TIMEOUT, self._head_is_late)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._cancel_timer()
+        for timer in (self._head_timer, self._stall_timer, self._close_timer):
+            if timer is not None:
+                timer.cancel()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -54,11 +71,39 @@ class BoundedProtocol(HttpToolsProtocol):
         self._in_head = False
         self._cancel_timer()
         super().on_headers_complete()
+        self.cycle.transport = _AnswerTransport(self)  # type: ignore[assignment]
 
     def on_message_complete(self) -> None:
         self._in_head = True
         self._head_bytes = 0
         super().on_message_complete()
+        if self._close_timer is not None:
+            self.transport.close()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._watch_writing()
+
+    def shutdown(self) -> None:
+        """Close at the server's end, which waits for nobody who takes nothing."""
+        super().shutdown()
+        self._stall_timeout = LINGER
+        self._watch_writing()
+
+    def close_answered(self) -> None:
+        """Close after an answer.
+
+        Closing while the request is still coming would reset the connection, and take the answer from a client that
+        reads only when it has sent everything: what comes is dropped for a while.
+        """
+        if self._in_head:
+            self.transport.close()
+        elif self._close_timer is None:
+            self._close_timer = self.loop.call_later(LINGER, self.transport.close)
+
+    def _unsupported_upgrade_warning(self) -> None:
+        # An upgrade is an offer, and the answer in plain HTTP declines it.  The parser takes nothing after it.
+        self.cycle.keep_alive = False
 
     def send_400_response(self, msg: str) -> None:
         self._refuse(INVALID)
@@ -82,7 +127,38 @@ class BoundedProtocol(HttpToolsProtocol):
         if not self.transport.is_closing():
             self.transport.close()
 
+    def _watch_writing(self) -> None:
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+        self._unsent = self.transport.get_write_buffer_size()
+        self._stall_timer = self.loop.call_later(self._stall_timeout, self._check_stall)
+
+    def _check_stall(self) -> None:
+        """Cut the client off if it takes too little of what waits for it; until all is taken, look again."""
+        before, self._unsent = self._unsent, self.transport.get_write_buffer_size()
+        if not self._unsent:
+            return
+        # Otherwise more is being written, and the size says nothing.
+        only_taken = self.flow.write_paused or self.transport.is_closing()
+        if only_taken and before - self._unsent < STALL_BYTES:
+            logger.warning("a client took nothing for %.0f s; its connection was cut", self._stall_timeout)
+            self.transport.abort()
+        else:
+            self._stall_timer = self.loop.call_later(self._stall_timeout, self._check_stall)
+
     def _cancel_timer(self) -> None:
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
+
+
+class _AnswerTransport:
+    """What an answer is written to: the connection's transport, closed as the connection wants it."""
+
+    def __init__(self, protocol: BoundedProtocol) -> None:
+        self._protocol = protocol
+        self.write = protocol.transport.write
+        self.is_closing = protocol.transport.is_closing
+
+    def close(self) -> None:
+        self._protocol.close_answered()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -13,14 +13,12 @@ from starlette.responses import Response
 from radixrt.engine.native import Collected, TokenText, native_answer, parse_sampling
 from radixrt.engine.sessions import SessionParams
 from radixrt.errors import RequestError
-from radixrt.server import bodies
+from radixrt.server import aside, bodies
 from radixrt.server.openai import body_schema, gone, json_response
 from radixrt.server.service import Service, new_id, numbered
 from radixrt.server.sse import EventStream, Outputs, event, while_connected
 from radixrt.server.translate import Plan
 from radixrt.types import LogprobOptions, RequestOutput, SamplingParams
-
-MAX_TOKEN_IDS = 1024
 
 _UNSUPPORTED = {
     "image_data": "images", "video_data": "video", "audio_data": "audio", "input_embeds": "embeddings as input",
@@ -59,14 +57,19 @@ class NativeBody(msgspec.Struct, frozen=True, kw_only=True):
     routing_key: str | None = None
 
 
-def native_plans(raw: dict[str, Any], vocab_size: int) -> tuple[NativeBody, list[str | list[int]], list[Plan], list[str]]:
-    """Translate a body into prompts, plans and request ids, one of each a prompt.  Raises RequestError."""
+def native_plans(
+    raw: dict[str, Any], vocab_size: int, check_fits: Callable[[int, str], None]
+) -> tuple[NativeBody, list[str | list[int]], list[Plan], list[str]]:
+    """Translate a body into prompts, plans and request ids, one of each a prompt.  Raises RequestError.
+
+    ``check_fits`` as for ``bodies.prompts``.
+    """
     bodies.refuse(raw, _UNSUPPORTED)
     body = bodies.typed(raw, NativeBody)
     if (body.text is None) == (body.input_ids is None):
         raise RequestError("Give either text or input_ids.", param="text", code="invalid_value")
     param = "text" if body.text is not None else "input_ids"
-    prompts = bodies.prompts(body.text if param == "text" else body.input_ids, param)
+    prompts = bodies.prompts(body.text if param == "text" else body.input_ids, param, check_fits)
     if isinstance(prompts[0], str) != (param == "text"):
         raise RequestError(f"{param} must hold {'strings' if param == 'text' else 'token ids'}.", param=param, code="invalid_type")
     count = len(prompts)
@@ -122,10 +125,12 @@ def _token_ids(value: Any, count: int) -> list[tuple[int, ...]]:
     nested = isinstance(value, list) and all(isinstance(item, list) or item is None for item in value)
     rows = _each(name, value, count) if nested else [value] * count
     for row in rows:
+        if isinstance(row, list) and len(row) > bodies.MAX_LOGPROB_IDS:
+            raise RequestError(f"token_ids_logprob takes at most {bodies.MAX_LOGPROB_IDS} ids.", param=name, code="invalid_value")
         if row is not None and not (isinstance(row, list) and all(type(token) is int for token in row)):
             raise RequestError("token_ids_logprob must be token ids, or a list of them a prompt.", param=name, code="invalid_type")
-        if row is not None and len(row) > MAX_TOKEN_IDS:
-            raise RequestError(f"token_ids_logprob takes at most {MAX_TOKEN_IDS} ids.", param=name, code="invalid_value")
+        if row is not None and len(set(row)) < len(row):
+            raise RequestError("token_ids_logprob names an id twice.", param=name, code="invalid_value")
     return [tuple(row or ()) for row in rows]
 
 
@@ -155,6 +160,12 @@ class NativeWriter:
     def start(self) -> bytes:
         return b""
 
+    def size(self, prompt: int, output: RequestOutput) -> int:
+        if self._plans[prompt].logprobs is None:
+            return 0
+        num_output = len(output.logprobs_delta or ()) if self._incremental else output.usage.completion_tokens
+        return num_output + len(output.prompt_logprobs or ())
+
     def push(self, prompt: int, output: RequestOutput) -> bytes:
         index = self._first[prompt] + output.index
         answer = self._answers.get(index)
@@ -181,14 +192,14 @@ def native_routes(service: Service, components: dict[str, Any]) -> APIRouter:
     async def generate(request: Request) -> Response:
         raw = await bodies.read_json(request, max_bytes=service.config.max_body_bytes)
         service.require_ready()
-        body, prompts, plans, ids = native_plans(raw, service.vocab_size)
+        body, prompts, plans, ids = native_plans(raw, service.vocab_size, service.engine.check_fits)
         started = time.monotonic()
         token_text = service.engine.tokenizer.token_text if body.return_text_in_logprobs else None
         param = "text" if body.text is not None else "input_ids"
         single = isinstance(body.text, str) or (body.input_ids is not None and type(body.input_ids[0]) is int)
 
         async def open_streams() -> Outputs:
-            return await service.submit(prompts, plans, ids, param=param)
+            return await service.submit(prompts, plans, ids, param=param, logprobs_param="return_logprob")
 
         if body.stream:
             return EventStream(await open_streams(), NativeWriter(service, ids, plans, token_text))
@@ -196,12 +207,16 @@ def native_routes(service: Service, components: dict[str, Any]) -> APIRouter:
         async def answer() -> Response:
             async with await open_streams() as outputs:
                 answers = await outputs.collect()
-            values = [
-                native_answer(Collected.of(item, id, started=started), logprobs=plan.logprobs, token_text=token_text)
-                for choices, id, plan in zip(answers, ids, plans, strict=True)
-                for item in choices
-            ]
-            return json_response(values[0] if single and len(values) == 1 else values)
+
+            def response() -> Response:
+                values = [
+                    native_answer(Collected.of(item, id, started=started), logprobs=plan.logprobs, token_text=token_text)
+                    for choices, id, plan in zip(answers, ids, plans, strict=True)
+                    for item in choices
+                ]
+                return json_response(values[0] if single and len(values) == 1 else values)
+
+            return await aside.build(response, aside.num_positions(answers))
 
         return await while_connected(request.receive, answer()) or gone()
 

@@ -10,7 +10,7 @@ import orjson
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from radixrt.server import wire
+from radixrt.server import aside, wire
 from radixrt.server.bodies import prompts, read_json
 from radixrt.server.problems import Refusal, excerpt
 from radixrt.server.service import Service, new_id, numbered
@@ -63,7 +63,11 @@ def openai_routes(service: Service, components: dict[str, Any]) -> APIRouter:
         async def answer() -> Response:
             async with await open_streams() as outputs:
                 (answers,) = await outputs.collect()
-            return json_response(wire.chat_completion(id, created, service.model_name, answers, service.names))
+
+            def response() -> Response:
+                return json_response(wire.chat_completion(id, created, service.model_name, answers, service.names))
+
+            return await aside.build(response, aside.num_positions([answers]))
 
         return await while_connected(request.receive, answer()) or gone()
 
@@ -73,7 +77,7 @@ def openai_routes(service: Service, components: dict[str, Any]) -> APIRouter:
         service.require_ready()
         body, plan = completion_plan(raw, service.vocab_size)
         check_model(body.model, service.model_names)
-        asked = prompts(body.prompt, "prompt")
+        asked = prompts(body.prompt, "prompt", service.engine.check_fits)
         created = int(time.time())
         id = plan.rid or new_id("cmpl")
 
@@ -92,7 +96,11 @@ def openai_routes(service: Service, components: dict[str, Any]) -> APIRouter:
         async def answer() -> Response:
             async with await open_streams() as outputs:
                 answers = await outputs.collect()
-            return json_response(wire.text_completion(id, created, service.model_name, answers, service.names, echoes()))
+
+            def response() -> Response:
+                return json_response(wire.text_completion(id, created, service.model_name, answers, service.names, echoes()))
+
+            return await aside.build(response, aside.num_positions(answers))
 
         return await while_connected(request.receive, answer()) or gone()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
+import math
 import time
 from typing import Any
 
@@ -16,7 +17,7 @@ import radixrt
 from radixrt.engine.stream import failure
 from radixrt.errors import RadixrtError, RequestError
 from radixrt.server.bodies import check_rid, read_json, typed
-from radixrt.server.openai import GONE, body_schema, json_response
+from radixrt.server.openai import body_schema, gone, json_response
 from radixrt.server.problems import Refusal
 from radixrt.server.service import Service, wait_until
 from radixrt.server.sse import while_connected
@@ -82,8 +83,7 @@ def operations_routes(service: Service, components: dict[str, Any]) -> APIRouter
             return Response()
 
         try:
-            await request.body()
-            return await while_connected(request.receive, generate()) or Response(status_code=GONE)
+            return await while_connected(request.receive, generate()) or gone()
         except (TimeoutError, RadixrtError):
             logger.warning("health_generate failed", exc_info=True)
             return Response(status_code=503)
@@ -150,10 +150,15 @@ def operations_routes(service: Service, components: dict[str, Any]) -> APIRouter
     async def flush_cache(request: Request) -> Response:
         service.require_ready()
         try:
-            timeout = min(float(request.query_params.get("timeout", 0.0)), MAX_FLUSH_WAIT)
+            timeout = float(request.query_params.get("timeout", 0.0))
         except ValueError:
             raise RequestError("timeout must be a number of seconds.", param="timeout", code="invalid_type") from None
-        if not await wait_until(engine.flush_cache, timeout):
+        if not (math.isfinite(timeout) and timeout >= 0.0):
+            raise RequestError("timeout must be a finite number of seconds, 0 or more.", param="timeout", code="invalid_value")
+        flushed = await while_connected(request.receive, wait_until(engine.flush_cache, min(timeout, MAX_FLUSH_WAIT)))
+        if flushed is None:
+            return gone()
+        if not flushed:
             raise Refusal(400, "The cache was not flushed: requests are running or waiting.", code="engine_busy")
         return PlainTextResponse("Cache flushed.\n")
 

@@ -12,7 +12,7 @@ from radixrt.engine.async_engine import AsyncEngine
 from radixrt.engine.stream import RequestStream
 from radixrt.errors import EngineStopped
 from radixrt.server.sse import Outputs
-from radixrt.server.translate import Plan
+from radixrt.server.translate import Plan, bounded
 from radixrt.server.wire import TokenNames
 
 
@@ -56,13 +56,28 @@ class Service:
         if not self.known:
             raise EngineStopped("The model is still loading.")
 
-    async def submit(self, prompts: Sequence[str | list[int]], plans: Sequence[Plan], rids: Sequence[str], *, param: str) -> Outputs:
-        """Submit a request a prompt, all or none."""
+    async def submit(
+        self,
+        prompts: Sequence[str | list[int]],
+        plans: Sequence[Plan],
+        rids: Sequence[str],
+        *,
+        param: str,
+        logprobs_param: str = "logprobs",
+    ) -> Outputs:
+        """Submit a request a prompt, all or none; the params are the fields to name in errors."""
+        tokens = [await self.engine.encode(prompt, param=param) if isinstance(prompt, str) else prompt for prompt in prompts]
+        for plan, ids in zip(plans, tokens, strict=True):
+            if plan.logprobs is not None:
+                plan.logprobs.validate(self.vocab_size, len(ids))
+        plans = bounded(plans, [len(ids) for ids in tokens], self.engine.max_tokens, logprobs_param)
         streams: list[RequestStream] = []
         try:
-            for prompt, plan, rid in zip(prompts, plans, rids, strict=True):
+            for ids, plan, rid in zip(tokens, plans, rids, strict=True):
+                # Checking and starting a request takes a while when it is large, and there may be many.
+                await asyncio.sleep(0)
                 stream = await self.engine.submit(
-                    prompt, plan.sampling, rid=rid, logprobs=plan.logprobs, namespace=plan.namespace, priority=plan.priority,
+                    ids, plan.sampling, rid=rid, logprobs=plan.logprobs, namespace=plan.namespace, priority=plan.priority,
                     session=plan.session, want_report=plan.want_report, routing_key=plan.routing_key, prompt_param=param,
                 )
                 streams.append(stream)

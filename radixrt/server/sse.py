@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
+import functools
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Sequence
 from typing import Any, Protocol, TypeVar
 
@@ -18,30 +18,28 @@ from starlette.types import Receive, Scope, Send
 
 from radixrt.engine.stream import Answer, RequestStream, failure
 from radixrt.errors import RadixrtError
+from radixrt.server import aside
 from radixrt.server.problems import ProblemResponse, as_problem, body_of
 from radixrt.types import RequestOutput
-
-logger = logging.getLogger(__name__)
 
 DONE = b"data: [DONE]\n\n"
 
 # A refusal by the engine core comes as a first output.  Holding the status line back this long lets it be an HTTP status,
 # which clients know how to retry; a slower first token does not delay the head of the answer any further.
 HEAD_GRACE = 0.1
-SLOW_READER_TIMEOUT = 30.0
 
 Result = TypeVar("Result")
 Numbered = tuple[int, RequestOutput]
-
-
-class SlowReader(Exception):
-    """The client takes nothing of its answer."""
 
 
 class StreamWriter(Protocol):
     """Turns the outputs of a request into events; one a request, called in order."""
 
     def start(self) -> bytes: ...
+
+    def size(self, prompt: int, output: RequestOutput) -> int:
+        """Count the positions that the event of an output will report."""
+        ...
 
     def push(self, prompt: int, output: RequestOutput) -> bytes: ...
 
@@ -154,11 +152,7 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with self._outputs:
-            try:
-                await while_connected(receive, self._run(scope, receive, send))
-            except SlowReader:
-                # Returning in the middle of an answer makes the server close the connection.
-                logger.warning("a client took nothing for %.0f s; its request was ended", SLOW_READER_TIMEOUT)
+            await while_connected(receive, self._run(scope, receive, send))
 
     async def _run(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with contextlib.aclosing(self._outputs.read()) as outputs:
@@ -186,7 +180,8 @@ class EventStream(Response):
                 error = failure(output.finish)
                 if error is not None:
                     return event(body_of(error))
-                await _write(send, self._writer.push(prompt, output))
+                push = functools.partial(self._writer.push, prompt, output)
+                await _write(send, await aside.build(push, self._writer.size(prompt, output)))
                 prompt, output = await anext(outputs)
         except StopAsyncIteration:
             return self._writer.end()
@@ -205,11 +200,6 @@ def _failed(first: asyncio.Future[Numbered]) -> RadixrtError | None:
 
 
 async def _write(send: Send, body: bytes) -> None:
-    """Send a piece; a reader that takes nothing for too long is cut off rather than waited for."""
-    if not body:
-        return
-    try:
-        async with asyncio.timeout(SLOW_READER_TIMEOUT):
-            await send({"type": "http.response.body", "body": body, "more_body": True})
-    except TimeoutError:
-        raise SlowReader from None
+    """Send a piece; waits for a slow reader, which the connection ends when it takes nothing for too long."""
+    if body:
+        await send({"type": "http.response.body", "body": body, "more_body": True})

@@ -5,7 +5,8 @@ Pure: no I/O, no engine.  A field that would change the answer if it were honour
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -121,9 +122,7 @@ def chat_plan(raw: dict[str, Any], vocab_size: int) -> tuple[ChatBody, Plan]:
     """Translate a chat body.  Raises RequestError."""
     bodies.refuse(raw, _UNSUPPORTED_IN_CHAT)
     body = bodies.typed(raw, ChatBody)
-    count = len(body.messages)
-    if count > bodies.MAX_MESSAGES:
-        raise RequestError(f"messages takes at most {bodies.MAX_MESSAGES} entries, got {count}.", param="messages", code="invalid_value")
+    bodies.check_messages(body.messages)
     _refuse_format(body.response_format)
     if body.tools and body.tool_choice != "none":
         message = "tools are not supported yet; send tool_choice 'none' or leave them out."
@@ -153,6 +152,46 @@ def completion_plan(raw: dict[str, Any], vocab_size: int) -> tuple[CompletionBod
     logprobs = None if body.logprobs is None else LogprobOptions(start_len=0 if body.echo else -1, top=body.logprobs)
     limit = COMPLETION_MAX_TOKENS if body.max_tokens is None else body.max_tokens
     return body, _plan(body, limit, "max_tokens", logprobs, vocab_size)
+
+
+def bounded(plans: Sequence[Plan], lengths: Sequence[int], max_tokens: int, param: str) -> list[Plan]:
+    """Hold the logprobs that the plans of one body may report to MAX_LOGPROB_ENTRIES in all.
+
+    What is asked for counts: prompt positions, and output positions up to ``max_new_tokens``.  Answers as long as the
+    context allows become as long as the bound allows too.
+
+    Args:
+        lengths: tokens of each plan's prompt.
+        max_tokens: what prompt and output of one request may have together.
+        param: the field to name when it is too much; that raises RequestError.
+    """
+    asked = unlimited = 0
+    for plan, length in zip(plans, lengths, strict=True):
+        if plan.logprobs is None:
+            continue
+        options, sampling = plan.logprobs, plan.sampling
+        width = (1 + options.top + len(options.token_ids)) * sampling.n
+        if options.start_len >= 0:
+            asked += (length - options.start_len) * width
+        if sampling.max_new_tokens is None:
+            unlimited += width
+        else:
+            asked += min(sampling.max_new_tokens, max(0, max_tokens - length)) * width
+    left = bodies.MAX_LOGPROB_ENTRIES - asked
+    if left < unlimited or left < 0:
+        raise RequestError(
+            f"The logprobs asked for are at least {asked + unlimited} over all prompts and choices; a request may have at most "
+            f"{bodies.MAX_LOGPROB_ENTRIES}. Ask for fewer alternatives, positions or choices, or send several requests.",
+            param=param, code="too_many_logprobs",
+        )
+    if not unlimited:
+        return list(plans)
+    longest = left // unlimited
+    return [
+        replace(plan, sampling=msgspec.structs.replace(plan.sampling, max_new_tokens=longest))
+        if plan.logprobs is not None and plan.sampling.max_new_tokens is None else plan
+        for plan in plans
+    ]
 
 
 def chat_options(body: ChatBody) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import orjson
 
 from radixrt.engine.stream import Answer
 from radixrt.server.sse import event
+from radixrt.text.detokenizer import Detokenizer
 from radixrt.text.tokenizer import Tokenizer
 from radixrt.types import Finish, RequestOutput, TokenLogprob, Usage
 
@@ -48,13 +49,14 @@ class TokenNames:
     def _chat_entry(self, logprob: float | None, token: int) -> dict[str, Any]:
         return {"token": self.name(token), "logprob": _finite(logprob), "bytes": self.octets(token)}
 
-    def completion_lists(self, logprobs: Sequence[TokenLogprob], offset: int) -> tuple[dict[str, Any], int]:
-        """``choices[].logprobs`` of a text completion, and the text offset after it."""
+    def text_offsets(self) -> TextOffsets:
+        """Start counting the text of an answer."""
+        return TextOffsets(self._tokenizer)
+
+    def completion_lists(self, logprobs: Sequence[TokenLogprob], text_offsets: TextOffsets) -> dict[str, Any]:
+        """``choices[].logprobs`` of a text completion, or of the next piece of one."""
         tokens = [self.name(entry.token) for entry in logprobs]
-        offsets = []
-        for token in tokens:
-            offsets.append(offset)
-            offset += len(token)
+        offsets = [text_offsets.next(entry.token) for entry in logprobs]
         tops: list[dict[str, float | None] | None] = []
         for name, entry in zip(tokens, logprobs, strict=True):
             if entry.logprob is None:
@@ -64,7 +66,28 @@ class TokenNames:
             top.setdefault(name, _finite(entry.logprob))
             tops.append(top)
         values = [_finite(entry.logprob) for entry in logprobs]
-        return {"tokens": tokens, "token_logprobs": values, "top_logprobs": tops, "text_offset": offsets}, offset
+        return {"tokens": tokens, "token_logprobs": values, "top_logprobs": tops, "text_offset": offsets}
+
+
+class TextOffsets:
+    """Where in the decoded text of one answer each of its tokens starts; a token inside a character, where that starts."""
+
+    __slots__ = ("_detokenizer", "_num_chars", "_tokenizer")
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._detokenizer = Detokenizer(tokenizer, skip_special_tokens=False)
+        self._num_chars = 0
+
+    def next(self, token: int) -> int:
+        """Take the next token and return its offset."""
+        octets = self._tokenizer.token_bytes(token)
+        if octets and octets[0] & 0xC0 != 0x80:
+            # Not the continuation of a character, so what was left of one has become U+FFFD.
+            self._num_chars += len(self._detokenizer.flush())
+        offset = self._num_chars
+        self._num_chars += len(self._detokenizer.push(token))
+        return offset
 
 
 def _finite(logprob: float | None) -> float | None:
@@ -132,7 +155,7 @@ def text_completion(
                 text = echoes[prompt] + text
                 reported = [*(answer.prompt_logprobs or ()), *reported]
             if answer.logprobs is not None or answer.prompt_logprobs is not None:
-                logprobs, _ = names.completion_lists(reported, 0)
+                logprobs = names.completion_lists(reported, names.text_offsets())
             choices.append({"index": len(choices), "text": text, "logprobs": logprobs, **ending(answer.finish)})
     return {
         "id": id, "object": "text_completion", "created": created, "model": model, "choices": choices,
@@ -150,6 +173,9 @@ class _ChunkWriter:
         self._include_usage = include_usage
         self._usages: dict[tuple[int, int], Usage] = {}
         self._reports: dict[tuple[int, int], dict[str, Any] | None] = {}
+
+    def size(self, prompt: int, output: RequestOutput) -> int:
+        return len(output.logprobs_delta or ())
 
     def _note(self, prompt: int, output: RequestOutput) -> int:
         self._usages[prompt, output.index] = output.usage
@@ -200,7 +226,7 @@ class CompletionWriter(_ChunkWriter):
         super().__init__("text_completion", id, created, model, num_choices=num_choices, include_usage=include_usage)
         self._names = names
         self._echoes = echoes
-        self._offsets: dict[int, int] = {}
+        self._offsets: dict[int, TextOffsets] = {}
 
     def start(self) -> bytes:
         chunks = []
@@ -215,8 +241,10 @@ class CompletionWriter(_ChunkWriter):
             return b""
         logprobs = b"null"
         if output.logprobs_delta:
-            lists, self._offsets[choice] = self._names.completion_lists(output.logprobs_delta, self._offsets.get(choice, 0))
-            logprobs = orjson.dumps(lists)
+            offsets = self._offsets.get(choice)
+            if offsets is None:
+                offsets = self._offsets[choice] = self._names.text_offsets()
+            logprobs = orjson.dumps(self._names.completion_lists(output.logprobs_delta, offsets))
         tail = b'"finish_reason":null}' if output.finish is None else orjson.dumps(ending(output.finish))[1:]
         return b"".join(
             (self._head, b"%d" % choice, b',"text":', orjson.dumps(output.text_delta), b',"logprobs":', logprobs, b",", tail, b"]}\n\n")

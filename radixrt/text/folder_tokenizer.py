@@ -12,6 +12,9 @@ import tokenizers
 from radixrt.errors import ConfigError
 from radixrt.text.library_tokenizer import SPACE_MARK, LibraryTokenizer, byte_level_bytes, space_marked_bytes
 
+# Ids are places in a table; one that claims more than any vocabulary has is a mistake or an attack.
+MAX_TOKEN_ID = 1 << 24
+
 
 def load_folder(folder: Path) -> LibraryTokenizer:
     """Load ``tokenizer.json`` with its control tokens, end tokens and chat template.
@@ -47,7 +50,10 @@ def load_folder(folder: Path) -> LibraryTokenizer:
 def _pieces(library: tokenizers.Tokenizer, *, byte_level: bool) -> list[bytes]:
     added = library.get_added_tokens_decoder()
     vocab = library.get_vocab(with_added_tokens=True)
-    pieces = [b""] * (max(vocab.values(), default=-1) + 1)
+    highest = max(vocab.values(), default=-1)
+    if highest > MAX_TOKEN_ID:
+        raise ConfigError(f"tokenizer.json has a token id of {highest}; the highest that is read is {MAX_TOKEN_ID}")
+    pieces = [b""] * (highest + 1)
     exact = byte_level_bytes if byte_level else space_marked_bytes
     for piece, token in vocab.items():
         pieces[token] = piece.encode() if token in added else exact(piece)

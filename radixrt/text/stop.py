@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from collections import deque
 from collections.abc import Sequence
+
+# An automaton of the most and longest stops that the server takes is about 2 MB.
+MAX_AUTOMATA = 16
 
 
 class StopMatcher:
@@ -21,7 +25,7 @@ class StopMatcher:
 
     def __init__(self, stop: Sequence[str], *, no_stop_trim: bool = False) -> None:
         wanted = tuple(text for text in stop if text)
-        self._automaton = _Automaton(wanted) if wanted else None
+        self._automaton = _automaton(wanted) if wanted else None
         self._no_stop_trim = no_stop_trim
         self._state = 0
         self._held = ""
@@ -59,8 +63,14 @@ class StopMatcher:
         return held
 
 
+@functools.lru_cache(maxsize=MAX_AUTOMATA)
+def _automaton(stop: tuple[str, ...]) -> _Automaton:
+    """Build an automaton, or share one: the answers of a request, and often of many requests, have the same stops."""
+    return _Automaton(stop)
+
+
 class _Automaton:
-    """State 0 is the root.  ``matched[s]`` is the longest stop string that is a suffix of the text of state s."""
+    """Immutable once built.  State 0 is the root.  ``matched[s]`` is the longest stop string that is a suffix of the text of state s."""
 
     __slots__ = ("depth", "fail", "matched", "next_states")
 

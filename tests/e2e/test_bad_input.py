@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from typing import Any
 
 import pytest
@@ -29,7 +30,9 @@ CHAT_ONLY = [
     ("messages", "[]"), ("messages", '"hi"'), ("messages", "[5]"), ("messages", "[{}]"),
     ("messages", '[{"role": "king", "content": "x"}]'),
     ("messages", '[{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "file:///x"}}]}]'),
-    ("messages", json.dumps([{"role": "user", "content": "x"}] * 1025)), ("logprobs", "3"), ("top_logprobs", "2"),
+    ("messages", json.dumps([{"role": "user", "content": "x"}] * 1025)),
+    ("messages", json.dumps([{"role": "user", "content": [{"type": "text", "text": "x"}] * 1025}])),
+    ("logprobs", "3"), ("top_logprobs", "2"),
     ("tools", '[{"type": "function", "function": {"name": "f"}}]'), ("functions", '[{"name": "f"}]'),
     ("tool_choice", '{"type": "function", "function": {"name": "nope"}}'), ("modalities", '["text", "audio"]'),
     ("chat_template_kwargs", '{"bos_token": "x"}'),
@@ -138,6 +141,30 @@ def test_body_over_the_limit_is_413_announced_or_not(server: Any) -> None:
     assert response.status_code == 413
 
 
+def test_client_that_sends_a_large_body_to_its_end_reads_why_it_was_refused(server: Any) -> None:
+    host, port = server.url.removeprefix("http://").split(":")
+    size = 64 << 20
+    with socket.create_connection((host, int(port)), timeout=10) as connection:
+        connection.sendall(b"POST /generate HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % size)
+        connection.sendall(b"x" * size)
+        answer = b"".join(iter(lambda: connection.recv(1 << 16), b""))
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    assert b"body_too_large" in answer
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [("/generate", {"text": ["x" * 4000] * 64, "return_logprob": True, "logprob_start_len": 0, "top_logprobs_num": 4}, "return_logprob"),
+     ("/v1/completions", {"prompt": "x" * 4000, "echo": True, "logprobs": 19, "n": 16}, "logprobs"),
+     ("/v1/chat/completions", CHAT | {"max_tokens": 8000, "logprobs": True, "top_logprobs": 19, "n": 16}, "logprobs")],
+    ids=["native", "text", "chat"],
+)  # fmt: skip
+def test_too_many_logprobs_are_refused_before_anything_is_computed(server: Any, path: str, body: dict[str, Any], param: str) -> None:
+    error = refused(server, path, json.dumps(body).encode())
+    assert (error["param"], error["code"]) == (param, "too_many_logprobs")
+    assert server.is_idle()
+
+
 def test_duplicate_live_rid_is_refused_and_the_first_goes_on(server: Any) -> None:
     body = {"prompt": "abc", "max_tokens": 500, "ignore_eos": True, "rid": "twice", "stream": True}
     with server.http.stream("POST", "/v1/completions", json=body) as response:
@@ -151,7 +178,8 @@ def test_duplicate_live_rid_is_refused_and_the_first_goes_on(server: Any) -> Non
 @pytest.mark.parametrize(
     ("method", "path", "status"),
     [("POST", "/v1/no-such-endpoint", 404), ("GET", "/v1/completions", 405), ("DELETE", "/health", 405), ("GET", "/v1/models/no/such", 404),
-     ("POST", "/v1/embeddings", 404), ("POST", "/update_weights_from_tensor", 404), ("GET", "/flush_cache?timeout=soon", 400)],
+     ("POST", "/v1/embeddings", 404), ("POST", "/update_weights_from_tensor", 404), ("GET", "/flush_cache?timeout=soon", 400),
+     ("GET", "/flush_cache?timeout=nan", 400), ("GET", "/flush_cache?timeout=inf", 400), ("GET", "/flush_cache?timeout=-1", 400)],
 )  # fmt: skip
 def test_wrong_route_is_an_error_object_too(server: Any, method: str, path: str, status: int) -> None:
     response = server.http.request(method, path)

@@ -141,6 +141,19 @@ BAD = [
     ("a", {}, {"logprobs": LogprobOptions(top=21)}, InvalidSampling, "top_logprobs"),
     ("a", {}, {"logprobs": LogprobOptions(start_len=2)}, RequestError, "logprob_start_len"),
     ("a", {}, {"rid": "taken"}, RequestError, "rid"),
+    # What has the wrong type would break the core in the middle of everybody's step.
+    ("a", {"max_new_tokens": 2.5}, {}, RequestError, "max_new_tokens"),
+    ("a", {"temperature": "hot"}, {}, RequestError, "temperature"),
+    ("a", {"seed": 1.5}, {}, RequestError, "seed"),
+    ("a", {"logit_bias": {1.5: 1}}, {}, RequestError, "logit_bias"),
+    ("a", {"top_k": True}, {}, RequestError, "top_k"),
+    ("a", {}, {"logprobs": LogprobOptions(top=2.0)}, RequestError, "top"),  # type: ignore[arg-type]
+    ("a", {}, {"logprobs": LogprobOptions(start_len=None)}, RequestError, "start_len"),  # type: ignore[arg-type]
+    ("a", {}, {"namespace": ("", [5])}, RequestError, "namespace"),
+    ("a", {}, {"priority": 2**70}, RequestError, None),
+    ("a", {}, {"namespace": ("\ud800",)}, RequestError, None),
+    ("a", {"stop": ("\ud800",)}, {}, RequestError, None),
+    ("a", {"seed": object()}, {}, RequestError, None),
 ]
 
 
@@ -173,6 +186,19 @@ def test_a_prompt_that_is_too_long_is_told_the_limit_and_its_length() -> None:
             messages = [{"role": "user", "content": [{"type": "text", "text": "a" * 10**6}]}]
             with pytest.raises(PromptTooLong, match="maximum context length"):
                 await engine.encode_chat(messages)
+
+    run(main())
+
+
+def test_ids_of_a_prompt_that_is_too_long_are_not_looked_at() -> None:
+    class Unread(list[int]):
+        def __iter__(self) -> Any:
+            raise AssertionError("looked at")
+
+    async def main() -> None:
+        async with running() as engine:
+            with pytest.raises(PromptTooLong):
+                await engine.submit(Unread([1] * CONTEXT), SamplingParams())
 
     run(main())
 

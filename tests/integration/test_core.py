@@ -156,6 +156,8 @@ def test_logprobs_survive_retraction() -> None:
         (ask(0, [1] * 64), PromptTooLong),
         (ask(0, [1], temperature=float("nan")), InvalidSampling),
         (ask(0, [1], logit_bias={259: 1.0}), InvalidSampling),
+        (ask(0, [1], repetition_penalty=1e-40), InvalidSampling),
+        (ask(0, [1], ignore_eos=False, min_new_tokens=1, stop_token_ids=tuple(range(259))), InvalidSampling),
         (ask(0, [1], stop_token_ids=(-1,)), InvalidSampling),
         (ask(0, [1], logprobs=LogprobOptions(start_len=2)), RequestError),
         (ask(0, [1], logprobs=LogprobOptions(top=21)), InvalidSampling),
@@ -240,6 +242,13 @@ def test_a_row_whose_logits_are_not_finite_ends_alone() -> None:
     answers = drain(core, [ask(0, [1, 2]), ask(1, [3, 4], max_new_tokens=1)])
     assert answers[0].finish is not None and answers[0].finish.status == 500
     assert len(answers[1].tokens) == 1
+
+
+@pytest.mark.parametrize("temperature", [1e30, 3.5e38, 1e300])
+def test_a_temperature_beyond_float32_still_forbids_the_stop_tokens(temperature: float) -> None:
+    core = make_core(context_length=256)
+    request = ask(0, [1, 2], temperature=temperature, ignore_eos=False, max_new_tokens=8, min_new_tokens=8, seed=3)
+    assert len(drain(core, [request])[0].tokens) == 8
 
 
 @pytest.mark.parametrize("policy", ["fcfs", "lpm"])

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import psutil
@@ -49,6 +49,49 @@ def test_an_answer_has_sglangs_shape(engine: Engine) -> None:
     assert 0 <= meta["cached_tokens"] <= 4
     assert meta["e2e_latency"] > 0
     assert engine.decode(answer["output_ids"]) == answer["text"]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda engine: engine.generate("hi", SamplingParams(max_new_tokens=2.5)),
+        lambda engine: engine.generate("hi", GREEDY, cache_salt=[5]),
+        lambda engine: engine.generate("hi", GREEDY, return_logprob=True, top_logprobs_num=2.0),
+        lambda engine: engine.generate(5),
+        lambda engine: engine.generate([5]),
+        lambda engine: engine.chat("hi"),
+        lambda engine: engine.chat([5]),
+    ],
+)
+def test_a_wrong_type_costs_its_caller_an_error_and_nobody_else_anything(engine: Engine, call: Callable[[Engine], Any]) -> None:
+    stream = engine.generate("neighbour", GREEDY, stream=True)
+    next(stream)
+    for _ in range(4):
+        with pytest.raises(RequestError):
+            call(engine)
+    assert list(stream)[-1]["meta_info"]["completion_tokens"] == 12
+
+
+FORKED = """
+import gc, os, sys
+from radixrt import Engine, EngineStopped
+engine = Engine(model_path="toy", max_total_tokens=100)
+child = os.fork()
+if child == 0:
+    try:
+        engine.generate("a")
+    except EngineStopped:
+        engine.close()
+        del engine
+        gc.collect()
+        sys.exit(7)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+assert engine.generate("a", {"max_new_tokens": 3, "ignore_eos": True})["meta_info"]["completion_tokens"] == 3
+"""
+
+
+def test_a_forked_child_is_told_and_can_leave() -> None:
+    subprocess.run([sys.executable, "-c", FORKED], check=True, timeout=60)
 
 
 def test_text_and_ids_and_params_in_either_form_give_the_same(engine: Engine) -> None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+import uvicorn
+from uvicorn.server import ServerState
 
 from radixrt.errors import EngineStopped
-from radixrt.server import connection, sse
+from radixrt.server import aside, connection, sse
 from radixrt.server.auth import NameAnswers
 from radixrt.server.wire import ChatWriter, CompletionWriter, TokenNames, usage_object
 from radixrt.text.tokenizer import load_tokenizer
@@ -66,11 +69,24 @@ def test_completion_chunks_echo_first_and_offsets_go_on() -> None:
 
 
 def test_tokens_that_are_no_text_have_names_of_their_own() -> None:
-    lists, _ = NAMES.completion_lists([TokenLogprob(float("-inf"), 0xF0), TokenLogprob(-1.0, 0xF1)], 0)
+    lists = NAMES.completion_lists([TokenLogprob(float("-inf"), 0xF0), TokenLogprob(-1.0, 0xF1)], NAMES.text_offsets())
     assert lists["tokens"] == ["bytes:\\xf0", "bytes:\\xf1"]
     assert lists["token_logprobs"] == [-9999.0, -1.0]
     (entry,) = NAMES.chat_entries([TokenLogprob(-1.0, 0xF0)])
     assert (entry["bytes"], entry["top_logprobs"]) == ([0xF0], [])
+
+
+@pytest.mark.parametrize(
+    ("octets", "offsets"),
+    [(b"ab", [0, 1]), ("é日x".encode(), [0, 0, 1, 1, 1, 2]), (b"\xc3a", [0, 1]), (b"\xc3\xc3\xa9a", [0, 1, 1, 2]), (b"\xa9a", [0, 1])],
+)
+@pytest.mark.parametrize("at_once", [True, False])
+def test_offsets_count_the_decoded_text(octets: bytes, offsets: list[int], at_once: bool) -> None:
+    entries = [TokenLogprob(-1.0, octet) for octet in octets]
+    pieces = [entries] if at_once else [[entry] for entry in entries]
+    writer = CompletionWriter("id", 1, "m", NAMES, num_choices=1, include_usage=False)
+    chunks = decoded(b"".join(writer.push(0, output(logprobs=piece)) for piece in pieces))
+    assert [offset for chunk in chunks for offset in chunk["choices"][0]["logprobs"]["text_offset"]] == offsets
 
 
 def test_usage_counts_a_prompt_once_and_every_completion() -> None:
@@ -173,24 +189,25 @@ def test_client_that_leaves_closes_the_streams() -> None:
     assert respond(FakeStream(60.0), FakeStream(60.0), gone_after=0.05)[0] in (0, 200)
 
 
-def test_reader_that_takes_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sse, "SLOW_READER_TIMEOUT", 0.05)
-    stream = FakeStream(output("a"), output("b"))
+@pytest.mark.parametrize(("size", "aside_"), [(aside.LARGE, False), (aside.LARGE + 1, True)])
+def test_large_answers_are_put_together_beside_the_event_loop(size: int, aside_: bool) -> None:
+    threads = []
 
-    async def receive() -> dict[str, Any]:
-        await asyncio.sleep(60)
-        return {}
-
-    async def send(message: Any) -> None:
-        if message["type"] == "http.response.body":
-            await asyncio.sleep(60)
+    class Writer(CompletionWriter):
+        def push(self, prompt: int, output: RequestOutput) -> bytes:
+            threads.append(threading.current_thread())
+            return super().push(prompt, output)
 
     async def run() -> None:
-        writer = CompletionWriter("id", 1, "m", NAMES, num_choices=1, include_usage=False)
-        await sse.EventStream(sse.Outputs([stream]), writer)({"type": "http"}, receive, send)  # type: ignore[list-item]
+        writer = Writer("id", 1, "m", NAMES, num_choices=1, include_usage=False)
+        stream = FakeStream(output("a", finish=STOP, logprobs=[TokenLogprob(-1.0, 97)] * size))
+        await sse.EventStream(sse.Outputs([stream]), writer)({"type": "http"}, asyncio.Event().wait, send)  # type: ignore[list-item, arg-type]
+
+    async def send(message: Any) -> None:
+        pass
 
     asyncio.run(run())
-    assert stream.closed
+    assert [thread is not threading.main_thread() for thread in threads] == [aside_]
 
 
 def test_work_ends_with_its_client() -> None:
@@ -240,10 +257,17 @@ class FakeTransport(asyncio.Transport):
     def __init__(self) -> None:
         super().__init__()
         self.written = b""
-        self.closed = False
+        self.closed = self.aborted = False
+        self.unsent = 0
 
     def write(self, data: Any) -> None:
         self.written += data
+
+    def get_write_buffer_size(self) -> int:
+        return self.unsent
+
+    def abort(self) -> None:
+        self.aborted = True
 
     def close(self) -> None:
         self.closed = True
@@ -260,9 +284,6 @@ class FakeTransport(asyncio.Transport):
 
 def head_of(*parts: bytes, wait: float = 0.0) -> tuple[FakeTransport, int]:
     """Feed a connection; return its transport and how many requests were started."""
-    import uvicorn
-    from uvicorn.server import ServerState
-
     started = 0
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -273,7 +294,7 @@ def head_of(*parts: bytes, wait: float = 0.0) -> tuple[FakeTransport, int]:
 
     async def run() -> FakeTransport:
         transport = FakeTransport()
-        protocol = connection.BoundedProtocol(uvicorn.Config(app, log_config=None), ServerState(), {})
+        protocol = connection.BoundedProtocol(uvicorn.Config(app, ws="none", log_config=None), ServerState(), {})
         protocol.connection_made(transport)
         for part in parts:
             protocol.data_received(part)
@@ -308,3 +329,59 @@ def test_head_that_does_not_come_closes_the_connection(monkeypatch: pytest.Monke
     assert head_of(REQUEST, wait=0.2)[0].closed
     assert head_of(wait=0.2)[0].closed
     assert not head_of(REQUEST + b"\r\n", wait=0.2)[0].closed
+
+
+def stalled(*sizes: int, then: Any = lambda protocol: None) -> FakeTransport:
+    """Let a transport's unsent bytes go through ``sizes``, a stall's time each, while writing is paused."""
+
+    async def run() -> FakeTransport:
+        transport = FakeTransport()
+        protocol = connection.BoundedProtocol(uvicorn.Config(lambda *_: None, ws="none", log_config=None), ServerState(), {})  # type: ignore[arg-type]
+        protocol.connection_made(transport)
+        transport.unsent = sizes[0]
+        protocol.pause_writing()
+        then(protocol)
+        for size in sizes[1:]:
+            await asyncio.sleep(0.02)
+            transport.unsent = size
+            await asyncio.sleep(0.03)
+        protocol.connection_lost(None)
+        return transport
+
+    return asyncio.run(run())
+
+
+def test_client_that_takes_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "STALL_TIMEOUT", 0.05)
+    step = connection.STALL_BYTES
+    assert stalled(9 * step, 9 * step, 9 * step).aborted
+    assert stalled(9 * step, 8 * step, 8 * step, 8 * step).aborted
+    assert stalled(9 * step, 9 * step - 1, 9 * step - 2).aborted
+    assert not stalled(9 * step, 8 * step, 7 * step, 0, 0).aborted
+
+
+def test_end_of_the_server_waits_for_nobody_who_takes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "LINGER", 0.05)
+    assert stalled(9000, 9000, 9000, then=lambda protocol: protocol.shutdown()).aborted
+    assert not stalled(9000, 9000, 9000).aborted
+    assert not stalled(0, 0, 0, then=lambda protocol: protocol.shutdown()).aborted
+
+
+def test_connection_closes_after_the_whole_request_or_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "LINGER", 0.2)
+    head = REQUEST + b"Connection: close\r\n\r\n"
+    early, _ = head_of(head, b"a")
+    assert early.written.startswith(b"HTTP/1.1 200 ")
+    assert not early.closed
+    assert head_of(head, b"a", b"bc")[0].closed
+    assert head_of(head, wait=0.3)[0].closed
+    assert head_of(head + b"abc")[0].closed
+
+
+def test_upgrade_is_declined_by_a_plain_answer(caplog: pytest.LogCaptureFixture) -> None:
+    request = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
+    transport, started = head_of(request)
+    assert transport.written.startswith(b"HTTP/1.1 200 ")
+    assert b"connection: close" in transport.written
+    assert (transport.closed, started) == (True, 1)
+    assert caplog.text == ""

@@ -64,3 +64,14 @@ def test_time_is_linear_in_the_text(stop: list[str]) -> None:
     for _ in range(20_000):
         matcher.push("aaaaa")
     assert time.perf_counter() - started < 5  # a fraction of a second; re-reading the held-back text would take minutes
+
+
+def test_matchers_of_the_same_stops_share_what_is_immutable_and_nothing_else() -> None:
+    stop = tuple(chr(ord("a") + i) * 256 for i in range(16))
+    first, second = StopMatcher(stop), StopMatcher(stop)
+    assert first._automaton is second._automaton
+    assert first.push("a" * 255) == ("", None)
+    assert second.push("a") == ("", None)
+    assert second.held == "a"
+    assert first.push("a") == ("", "a" * 256)
+    assert StopMatcher(["b"]).push("ab") == ("a", "b")

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from radixrt.errors import InvalidSampling, RequestError, UnknownModel
+from radixrt.errors import InvalidSampling, PromptTooLong, RequestError, UnknownModel
 from radixrt.server import bodies
 from radixrt.server.native import native_plans
-from radixrt.server.translate import chat_options, chat_plan, check_model, completion_plan
+from radixrt.server.translate import Plan, bounded, chat_options, chat_plan, check_model, completion_plan
 from radixrt.types import LogprobOptions, SamplingParams
 
 VOCAB = 100
@@ -17,10 +17,14 @@ CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}]}
 TEXT: dict[str, Any] = {"prompt": "hi"}
 
 
+def fits(length: int, param: str) -> None:
+    pass
+
+
 def test_defaults_are_openais() -> None:
     assert chat_plan(CHAT, VOCAB)[1].sampling == SamplingParams(max_new_tokens=None)
     assert completion_plan(TEXT, VOCAB)[1].sampling == SamplingParams(max_new_tokens=16)
-    assert native_plans({"text": "hi"}, VOCAB)[2][0].sampling == SamplingParams(max_new_tokens=128)
+    assert native_plans({"text": "hi"}, VOCAB, fits)[2][0].sampling == SamplingParams(max_new_tokens=128)
 
 
 @pytest.mark.parametrize(
@@ -101,7 +105,7 @@ def test_model_names() -> None:
 @pytest.mark.parametrize("value", [None, False, 0, "", [], {}])
 def test_empty_values_of_unsupported_fields_ask_for_nothing(value: object) -> None:
     completion_plan(TEXT | {"regex": value, "lora_path": value, "suffix": value}, VOCAB)
-    native_plans({"text": "hi", "image_data": value}, VOCAB)
+    native_plans({"text": "hi", "image_data": value}, VOCAB, fits)
 
 
 @pytest.mark.parametrize(
@@ -109,20 +113,80 @@ def test_empty_values_of_unsupported_fields_ask_for_nothing(value: object) -> No
     [("a", ["a"]), (["a", "b"], ["a", "b"]), ([1, 2], [[1, 2]]), ([[1], [2, 3]], [[1], [2, 3]]), ([[]], [[]])],
 )
 def test_prompt_forms(value: object, expected: object) -> None:
-    assert bodies.prompts(value, "prompt") == expected
+    assert bodies.prompts(value, "prompt", fits) == expected
 
 
 @pytest.mark.parametrize("value", [None, 5, {}, [], [1, "a"], ["a", 1], [True], [1.0], [[1], "a"], [[True]], ["a"] * 65])
 def test_wrong_prompt_forms_are_refused(value: object) -> None:
     with pytest.raises(RequestError) as error:
-        bodies.prompts(value, "prompt")
+        bodies.prompts(value, "prompt", fits)
     assert error.value.param == "prompt"
+
+
+class Unread(list[int]):
+    """A prompt whose ids must not be looked at."""
+
+    def __iter__(self) -> Any:
+        raise AssertionError("looked at")
+
+
+@pytest.mark.parametrize("value", [Unread([1] * 9), [[1], Unread([1] * 9)]], ids=["one", "several"])
+def test_length_of_a_prompt_is_checked_before_its_ids(value: object) -> None:
+    def at_most_8(length: int, param: str) -> None:
+        if length > 8:
+            raise PromptTooLong("too long", param=param)
+
+    with pytest.raises(PromptTooLong):
+        bodies.prompts(value, "prompt", at_most_8)
+
+
+def test_parts_are_counted_over_all_messages() -> None:
+    def chat(*counts: int) -> dict[str, Any]:
+        return {"messages": [{"role": "user", "content": [{"type": "text", "text": "x"}] * count} for count in counts]}
+
+    chat_plan(chat(1000, 24), VOCAB)
+    with pytest.raises(RequestError) as error:
+        chat_plan(chat(1000, 25), VOCAB)
+    assert (error.value.param, error.value.code) == ("messages", "invalid_value")
+
+
+def plan(num_new: int | None, *, n: int = 1, logprobs: LogprobOptions | None) -> Plan:
+    sampling = SamplingParams(max_new_tokens=num_new, n=n)
+    return Plan(sampling=sampling, logprobs=logprobs, namespace=(), priority=0, rid=None, stream=False, include_usage=False)
+
+
+@pytest.mark.parametrize(
+    ("options", "n", "num_new", "entries"),
+    [(LogprobOptions(), 1, 10, 10), (LogprobOptions(top=4), 1, 10, 50), (LogprobOptions(top=4, token_ids=(1, 2, 3)), 3, 10, 240),
+     (LogprobOptions(start_len=0), 1, 10, 110), (LogprobOptions(start_len=90, top=1), 2, 10, 80), (LogprobOptions(), 1, 10**6, 900),
+     (None, 16, 10**6, 0)],
+    ids=str,
+)  # fmt: skip
+def test_logprobs_are_bounded_over_prompts_and_choices(
+    monkeypatch: pytest.MonkeyPatch, options: LogprobOptions | None, n: int, num_new: int, entries: int
+) -> None:
+    plans = [plan(num_new, n=n, logprobs=options), plan(5, n=16, logprobs=None), plan(1, logprobs=LogprobOptions())]
+    monkeypatch.setattr(bodies, "MAX_LOGPROB_ENTRIES", entries + 1)
+    assert bounded(plans, [100] * 3, 1000, "logprobs") == plans
+    monkeypatch.setattr(bodies, "MAX_LOGPROB_ENTRIES", entries)
+    with pytest.raises(RequestError) as error:
+        bounded(plans, [100] * 3, 1000, "logprobs")
+    assert (error.value.param, error.value.code) == ("logprobs", "too_many_logprobs")
+
+
+def test_answers_of_no_given_length_share_what_the_bound_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    plans = [plan(None, n=2, logprobs=LogprobOptions(top=1)), plan(None, logprobs=None), plan(20, logprobs=LogprobOptions())]
+    monkeypatch.setattr(bodies, "MAX_LOGPROB_ENTRIES", 61)
+    assert [item.sampling.max_new_tokens for item in bounded(plans, [100] * 3, 1000, "logprobs")] == [10, None, 20]
+    monkeypatch.setattr(bodies, "MAX_LOGPROB_ENTRIES", 23)
+    with pytest.raises(RequestError):
+        bounded(plans, [100] * 3, 1000, "logprobs")
 
 
 def test_native_options_are_spread_over_the_prompts() -> None:
     sampling = [{"n": 2}, {"sampling_seed": 5}]
     body = {"text": ["a", "b"], "rid": "r", "return_logprob": [True, False], "top_logprobs_num": 2, "sampling_params": sampling}
-    _, prompts, plans, rids = native_plans(body, VOCAB)
+    _, prompts, plans, rids = native_plans(body, VOCAB, fits)
     assert prompts == ["a", "b"]
     assert rids == ["r_0", "r_1"]
     assert [plan.logprobs for plan in plans] == [LogprobOptions(top=2), None]
@@ -133,12 +197,13 @@ def test_native_options_are_spread_over_the_prompts() -> None:
     "body",
     [{}, {"text": "a", "input_ids": [1]}, {"text": [1]}, {"input_ids": "a"}, {"text": ["a", "b"], "rid": ["x", "x"]},
      {"text": ["a", "b"], "sampling_params": [{}]}, {"text": "a", "token_ids_logprob": [[1], 2]}, {"text": "a", "token_ids_logprob": ["x"]},
+     {"text": "a", "token_ids_logprob": [1, 1]}, {"text": "a", "token_ids_logprob": [list(range(129))]},
      {"text": "a", "sampling_params": {"temprature": 1}}],
     ids=str,
 )  # fmt: skip
 def test_native_contradictions_are_refused(body: dict[str, Any]) -> None:
     with pytest.raises(RequestError):
-        native_plans(body, VOCAB)
+        native_plans(body, VOCAB, fits)
 
 
 @pytest.mark.parametrize(
