@@ -63,7 +63,7 @@ def cache_routes(service: Service, components: dict[str, Any]) -> APIRouter:
         elif body.input_ids is not None:
             tokens = body.input_ids
         else:
-            asked = prompts(body.prompt, "prompt")
+            asked = prompts(body.prompt, "prompt", service.engine.check_fits)
             if len(asked) != 1:
                 raise RequestError("prompt must be one text or one list of token ids.", param="prompt", code="invalid_value")
             tokens = await service.engine.encode(asked[0]) if isinstance(asked[0], str) else asked[0]
