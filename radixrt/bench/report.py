@@ -31,7 +31,7 @@ def table(results: Sequence[Figures], title: str) -> Table:
             shown.add_section()
         waits = result.waits
         shown.add_row(
-            result.workload if result.workload != last else "", result.policy, result.eviction, _count(result.pool),
+            result.workload if result.workload != last else "", result.policy, result.eviction, _pool(result.pool),
             str(result.calls) + (f" ({result.errors} failed)" if result.errors else ""), _share(result.hit_rate),
             _share(result.of_infinite), _share(result.of_belady), _count(result.saved),
             *((_time(waits.mean), _time(waits.p50), _time(waits.p99)) if waits else ("-",) * 3), _p99(result.cold), _p99(result.hot),
@@ -58,6 +58,10 @@ def _time(seconds: float) -> str:
 
 def _p99(waits: Waits | None) -> str:
     return "-" if waits is None else _time(waits.p99)
+
+
+def _pool(size: int) -> str:
+    return _count(size) if size % 1024 or not size else f"{size // 1024}K"
 
 
 def _count(number: int) -> str:

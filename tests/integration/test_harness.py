@@ -88,7 +88,6 @@ def bench(*arguments: object) -> int:
 
 
 def test_lpm_command_writes_figures_and_pictures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("matplotlib")
     path = tmp_path / "deep" / "figures.json"
     flags = ("--scale", 0.02, "--policies", "fcfs,lpm", "--pools", "1x,2x", "--json", path, "--pictures", tmp_path)
     assert bench("lpm", "--workloads", "mmlu,cold-hot", *flags) == 0
