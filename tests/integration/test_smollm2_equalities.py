@@ -25,6 +25,7 @@ from radixrt.engine.core import EngineCore
 from radixrt.models import Model
 from radixrt.runner.loader import LoadedModel
 from radixrt.schedule.batching import uniforms
+from radixrt.schedule.request import Request
 from radixrt.types import GenerateRequest, SamplingParams
 
 pytestmark = pytest.mark.model
@@ -63,25 +64,35 @@ SETTINGS = {
 }
 
 
-def generate(model: Model, setting: Setting, answers: Sequence[tuple[int, ...]] = ()) -> tuple[list[list[tuple[int, ...]]], EngineCore]:
-    """Texts (prompt and output) of each round."""
+def generate(
+    model: Model,
+    setting: Setting,
+    answers: Sequence[tuple[int, ...]] = (),
+    *,
+    prompts: Sequence[list[int]] = PROMPTS,
+    sampling: Sequence[SamplingParams] = SAMPLING,
+) -> tuple[list[list[tuple[int, ...]]], EngineCore]:
+    """Texts (prompt and output) of each round.  Admission looks no further than the prompt, so that small pools retract."""
     core = EngineCore.build(
         model=model,
         backend=attention.select_backend("torch_sdpa"),
         cache=CacheConfig(kv_cache_dtype="float32", disable_radix_cache=not setting.cache),
-        schedule=ScheduleConfig(chunked_prefill_size=setting.budget, max_running_requests=8, disable_overlap_schedule=not setting.overlap),
+        schedule=ScheduleConfig(
+            schedule_policy="fcfs", chunked_prefill_size=setting.budget, max_running_requests=8, schedule_conservativeness=0.0,
+            disable_overlap_schedule=not setting.overlap,
+        ),
         num_slots=setting.num_slots,
         device=torch.device("cpu"),
         drafter=OracleDrafter(answers) if setting.drafts else None,
     )
     rounds = []
     for _ in range(setting.rounds):
-        texts = [list(prompt) for prompt in PROMPTS]
-        pending = list(enumerate(PROMPTS))
+        texts = [list(prompt) for prompt in prompts]
+        pending = list(enumerate(prompts))
         while pending or core.has_work():
             while pending and not (setting.one_by_one and core.has_work()):
                 uid, prompt = pending.pop(0)
-                core.add(GenerateRequest(uid=uid, prompt=prompt, sampling=SAMPLING[uid]))
+                core.add(GenerateRequest(uid=uid, prompt=prompt, sampling=sampling[uid]))
             for output in core.step():
                 texts[output.uid] += output.tokens
             core.check_invariants()
@@ -97,6 +108,12 @@ def reference(smollm2: LoadedModel) -> list[tuple[int, ...]]:
     return texts
 
 
+@pytest.fixture(autouse=True)
+def no_forecast(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the scheduler believe that an answer may end at any token, so that it admits what a small pool cannot hold."""
+    monkeypatch.setattr(Request, "is_exact", False)
+
+
 @pytest.mark.parametrize("name", SETTINGS)
 def test_the_text_is_that_of_the_plainest_setting(name: str, smollm2: LoadedModel, reference: list[tuple[int, ...]]) -> None:
     rounds, core = generate(smollm2.model, SETTINGS[name], reference)
@@ -108,6 +125,22 @@ def test_the_text_is_that_of_the_plainest_setting(name: str, smollm2: LoadedMode
     for texts in rounds:
         for uid, text in enumerate(texts):
             check_flip(smollm2.model, SAMPLING[uid], reference[uid], text)
+
+
+def test_retraction_computes_little_again(smollm2: LoadedModel) -> None:
+    """Under a pool of 2,000 tokens the text is that of a large one, and what is computed in all stays within 15% of what
+    the large pool computes and what had to be evicted."""
+    shared = [RNG.randrange(300, 40_000) for _ in range(100)]
+    prompts = [shared + [RNG.randrange(300, 40_000) for _ in range(220)] for _ in range(8)]
+    sampling = [SamplingParams(max_new_tokens=24, ignore_eos=True, temperature=0.0)] * len(prompts)
+    large, small = (
+        generate(smollm2.model, Setting(budget=512, num_slots=num_slots), prompts=prompts, sampling=sampling) for num_slots in (8000, 2000)
+    )
+    for expected, text in zip(large[0][0], small[0][0], strict=True):
+        check_flip(smollm2.model, sampling[0], expected, text)
+    stats = small[1].stats()
+    assert stats.num_retracted > 0
+    assert stats.computed_tokens <= 1.15 * (large[1].stats().computed_tokens + stats.evicted_tokens)
 
 
 def check_flip(model: Model, sampling: SamplingParams, expected: tuple[int, ...], text: tuple[int, ...]) -> None:
