@@ -76,7 +76,7 @@ class Screen:
             + ("-H 'Authorization: Bearer …' " if self._config.api_key else "")
             + """-d '{"messages": [{"role": "user", "content": "Hello!"}]}'"""
         )
-        policy = engine.config.schedule.schedule_policy
+        policy = engine.resolved.schedule.schedule_policy
         cache = "no prefix cache" if engine.config.cache.disable_radix_cache else f"{engine.config.cache.radix_eviction_policy} eviction"
         rows = (
             ("URL", self.url),
