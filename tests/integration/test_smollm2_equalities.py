@@ -1,8 +1,8 @@
 """The equalities on the real model in float32: how a text is computed never changes what it says.
 
 torch's matrix products depend a little on the shape of the batch, so a token may flip where two are as good as equally
-likely.  A flip passes only when that is shown: the two best logits, or the noise and the boundary between the two
-tokens, lie within 1e-3 of each other.
+likely.  A flip passes only when that is shown: the two best logits lie within 1e-3 of each other, or the noise within
+1e-4 of the boundary between the two tokens.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from radixrt.types import GenerateRequest, SamplingParams
 pytestmark = pytest.mark.model
 
 TOLERANCE = 1e-3
+NOISE_TOLERANCE = 1e-4
 NUM_NEW = 20
 RNG = random.Random(0)
 # Token ids of no meaning in particular: a preamble that all share, and tails of their own.
@@ -158,7 +159,7 @@ def check_flip(model: Model, sampling: SamplingParams, expected: tuple[int, ...]
     noise = float(uniforms([sampling.seed or 0], [at])[0])
     for token in (a, b):
         low = float(cumulative[token - 1]) if token else 0.0
-        assert low - TOLERANCE < noise < float(cumulative[token]) + TOLERANCE, f"flip at {at}"
+        assert low - NOISE_TOLERANCE < noise < float(cumulative[token]) + NOISE_TOLERANCE, f"flip at {at}"
 
 
 def next_logits(model: Model, tokens: Sequence[int]) -> torch.Tensor:
