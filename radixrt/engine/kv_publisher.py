@@ -133,15 +133,17 @@ class KVPublisher:
         for socket in (outbox, replays):
             if socket is not None:
                 poller.register(socket, zmq.POLLIN)
-        while True:
+        running = True
+        while running:
             ready = dict(poller.poll())
-            if outbox in ready:
+            # What was published before a replay was asked for is part of its answer: the outbox is emptied first.
+            while running and outbox.poll(0):
                 frames = outbox.recv_multipart()
-                if frames == [b""]:
-                    break
-                number, payload = frames
-                publications.send_multipart([self._topic, number, payload])
-                sent.append((number, payload))
+                running = frames != [b""]
+                if running:
+                    number, payload = frames
+                    publications.send_multipart([self._topic, number, payload])
+                    sent.append((number, payload))
             if replays is not None and replays in ready:
                 self._replay(replays, sent)
         for socket in (outbox, publications, replays):
