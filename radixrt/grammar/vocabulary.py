@@ -1,0 +1,88 @@
+"""The tokens of a model as grammars see them: the bytes each stands for, which ids end a text, and how a text is cut.
+
+Made once for each model, and shared by every grammar; it knows no tokenizer, only what one told it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
+from hashlib import sha256
+
+import numpy as np
+
+from radixrt.grammar.bitmask import allow_only
+
+
+class Vocabulary:
+    """What grammars know of the tokens of a model.
+
+    Args:
+        token_bytes: the exact bytes of each id; None (or nothing) for control tokens and unused ids, which no mask allows.
+        end_ids: ids that end a text; masks allow all of them exactly where a grammar's text may end.
+        encode: cuts a text into ids, without begin and end tokens; spellings of control tokens are ordinary text.
+        size: the width of the model's logits, which may be more than the number of tokens.
+
+    Raises ValueError for ids outside ``size``.
+    """
+
+    def __init__(
+        self, token_bytes: Sequence[bytes | None], end_ids: Iterable[int], encode: Callable[[str], list[int]], size: int | None = None
+    ) -> None:
+        self.size = len(token_bytes) if size is None else size
+        self.end_ids = tuple(sorted(set(end_ids)))
+        self.token_bytes = tuple(spelled or None for spelled in token_bytes)
+        self.encode = encode
+        if len(self.token_bytes) > self.size or not all(0 <= token < self.size for token in self.end_ids):
+            raise ValueError(f"{len(self.token_bytes)} tokens that end a text with {self.end_ids} do not fit {self.size} logits")
+
+    @property
+    def num_words(self) -> int:
+        """The length of a packed mask row."""
+        return (self.size + 31) // 32
+
+    def bytes_of(self, token: int) -> bytes | None:
+        """Return the bytes that a token adds to a text; None for ids that no text holds: control, end and unused ids."""
+        return self._text_bytes[token] if 0 <= token < len(self._text_bytes) else None
+
+    def is_end(self, token: int) -> bool:
+        """Tell whether a token ends a text."""
+        return token in self._end_set
+
+    def spell(self, tokens: Iterable[int]) -> bytes:
+        """Return the bytes that tokens add to a text."""
+        return b"".join(self.bytes_of(token) or b"" for token in tokens)
+
+    @cached_property
+    def end_mask(self) -> np.ndarray:
+        """A packed row that allows the end tokens alone; not to be written to."""
+        row = np.zeros(self.num_words, dtype=np.int32)
+        allow_only(row, list(self.end_ids))
+        row.setflags(write=False)
+        return row
+
+    @cached_property
+    def token_of(self) -> dict[bytes, int]:
+        """The token of each spelling, the lowest id where there are several."""
+        return {spelled: token for token, spelled in reversed(list(enumerate(self._text_bytes))) if spelled is not None}
+
+    @cached_property
+    def max_token_bytes(self) -> int:
+        """The length of the longest token."""
+        return max(map(len, self.token_of), default=0)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A digest of everything that masks depend on; equal vocabularies have equal ones."""
+        digest = sha256(repr((self.size, self.end_ids)).encode())
+        for spelled in self.token_bytes:
+            digest.update(b"-" if spelled is None else b"%d:%b" % (len(spelled), spelled))
+        return digest.hexdigest()
+
+    @cached_property
+    def _end_set(self) -> frozenset[int]:
+        return frozenset(self.end_ids)
+
+    @cached_property
+    def _text_bytes(self) -> tuple[bytes | None, ...]:
+        return tuple(None if token in self._end_set else spelled for token, spelled in enumerate(self.token_bytes))
