@@ -34,7 +34,7 @@ class RequireKey:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"] not in OPEN_PATHS and not self._admits(Headers(scope=scope)):
             refusal = Refusal(401, "Missing or wrong API key; send it as 'Authorization: Bearer …'.", code="invalid_api_key")
-            await ProblemResponse(refusal, headers={"www-authenticate": "Bearer"})(scope, receive, send)
+            await ProblemResponse(refusal, headers={"www-authenticate": "Bearer"}, path=scope["path"])(scope, receive, send)
             return
         if scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008})
@@ -78,7 +78,7 @@ class NameAnswers:
         except Exception as error:
             problem = as_problem(error)
             if not status:
-                await ProblemResponse(problem)(scope, receive, named)
+                await ProblemResponse(problem, path=scope["path"])(scope, receive, named)
         finally:
             if self._log:
                 took = time.perf_counter() - started

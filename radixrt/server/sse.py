@@ -1,4 +1,4 @@
-"""Server-sent events: several request streams as one answer, which ends when the client does.
+"""Streamed answers: several request streams as one, which ends when the client does; server-sent events unless a framing says otherwise.
 
 A writer turns outputs into bytes and knows no sockets; ``EventStream`` sends them, watches the connection, and closes the
 request streams whatever happens, so that a client that goes away costs one abort and nothing else.
@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 import orjson
@@ -19,10 +20,24 @@ from starlette.types import Receive, Scope, Send
 from radixrt.engine.stream import Answer, RequestStream, failure
 from radixrt.errors import RadixrtError
 from radixrt.server import aside
-from radixrt.server.problems import ProblemResponse, as_problem, body_of
+from radixrt.server.problems import ProblemResponse, as_problem, error_json
 from radixrt.types import RequestOutput
 
-DONE = b"data: [DONE]\n\n"
+
+@dataclass(frozen=True, slots=True)
+class Framing:
+    """How a dialect streams: ``error`` encodes what went wrong after the head was sent, ``tail`` ends every stream."""
+
+    media_type: str
+    error: Callable[[RadixrtError], bytes]
+    tail: bytes = b""
+
+
+def _error_event(error: RadixrtError) -> bytes:
+    return b"data: " + error_json(error) + b"\n\n"
+
+
+OPENAI = Framing("text/event-stream", _error_event, b"data: [DONE]\n\n")
 
 # A refusal by the engine core comes as a first output.  Holding the status line back this long lets it be an HTTP status,
 # which clients know how to retry; a slower first token does not delay the head of the answer any further.
@@ -140,13 +155,13 @@ async def while_connected(receive: Receive, work: Coroutine[Any, Any, Result]) -
 
 
 class EventStream(Response):
-    """A streamed answer.  An error before the first event is an HTTP error, a later one an event before ``[DONE]``."""
+    """A streamed answer.  An error before the first event is an HTTP error, a later one an event before the tail."""
 
-    media_type = "text/event-stream"
-
-    def __init__(self, outputs: Outputs, writer: StreamWriter) -> None:
+    def __init__(self, outputs: Outputs, writer: StreamWriter, framing: Framing = OPENAI) -> None:
         self._outputs = outputs
         self._writer = writer
+        self._framing = framing
+        self.media_type = framing.media_type
         super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no"})
         del self.headers["content-length"]
 
@@ -161,12 +176,12 @@ class EventStream(Response):
                 await asyncio.wait({first}, timeout=HEAD_GRACE)
                 error = _failed(first)
                 if error is not None:
-                    await ProblemResponse(error)(scope, receive, send)
+                    await ProblemResponse(error, path=scope["path"])(scope, receive, send)
                     return
                 await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
                 await _write(send, self._writer.start())
                 tail = await self._relay(first, outputs, send)
-                await _write(send, tail + DONE)
+                await _write(send, tail + self._framing.tail)
             finally:
                 first.cancel()
                 await asyncio.gather(first, return_exceptions=True)
@@ -179,14 +194,14 @@ class EventStream(Response):
             while True:
                 error = failure(output.finish)
                 if error is not None:
-                    return event(body_of(error))
+                    return self._framing.error(error)
                 push = functools.partial(self._writer.push, prompt, output)
                 await _write(send, await aside.build(push, self._writer.size(prompt, output)))
                 prompt, output = await anext(outputs)
         except StopAsyncIteration:
             return self._writer.end()
         except (RadixrtError, ExceptionGroup) as caught:
-            return event(body_of(as_problem(caught)))
+            return self._framing.error(as_problem(caught))
 
 
 def _failed(first: asyncio.Future[Numbered]) -> RadixrtError | None:

@@ -132,7 +132,7 @@ def respond(*streams: FakeStream, gone_after: float = 60.0) -> tuple[int, bytes,
     async def run() -> None:
         writer = CompletionWriter("id", 1, "m", NAMES, num_choices=1, include_usage=False)
         outputs = sse.Outputs(streams)  # type: ignore[arg-type]
-        await asyncio.wait_for(sse.EventStream(outputs, writer)({"type": "http"}, receive, send), 10)
+        await asyncio.wait_for(sse.EventStream(outputs, writer)({"type": "http", "path": "/v1/completions"}, receive, send), 10)
 
     asyncio.run(run())
     assert all(stream.closed for stream in streams)
@@ -201,7 +201,7 @@ def test_large_answers_are_put_together_beside_the_event_loop(size: int, aside_:
     async def run() -> None:
         writer = Writer("id", 1, "m", NAMES, num_choices=1, include_usage=False)
         stream = FakeStream(output("a", finish=STOP, logprobs=[TokenLogprob(-1.0, 97)] * size))
-        await sse.EventStream(sse.Outputs([stream]), writer)({"type": "http"}, asyncio.Event().wait, send)  # type: ignore[list-item, arg-type]
+        await sse.EventStream(sse.Outputs([stream]), writer)({"type": "http", "path": "/v1/completions"}, asyncio.Event().wait, send)  # type: ignore[list-item, arg-type]
 
     async def send(message: Any) -> None:
         pass
