@@ -5,6 +5,7 @@ Made once for each model, and shared by every grammar; it knows no tokenizer, on
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from hashlib import sha256
@@ -66,6 +67,13 @@ class Vocabulary:
         """The token of each spelling, the lowest id where there are several."""
         return {spelled: token for token, spelled in reversed(list(enumerate(self._text_bytes))) if spelled is not None}
 
+    def extensions(self, prefix: bytes) -> np.ndarray:
+        """Return the ids, int64, of the text tokens that start with a prefix and are longer."""
+        spellings, tokens = self._in_order
+        first = bisect_right(spellings, prefix)
+        last = bisect_left(spellings, True, first, key=lambda spelled: not spelled.startswith(prefix))
+        return tokens[first:last]
+
     @cached_property
     def max_token_bytes(self) -> int:
         """The length of the longest token."""
@@ -78,6 +86,12 @@ class Vocabulary:
         for spelled in self.token_bytes:
             digest.update(b"-" if spelled is None else b"%d:%b" % (len(spelled), spelled))
         return digest.hexdigest()
+
+    @cached_property
+    def _in_order(self) -> tuple[list[bytes], np.ndarray]:
+        """Text tokens in the order of their spellings."""
+        pairs = sorted((spelled, token) for token, spelled in enumerate(self._text_bytes) if spelled is not None)
+        return [spelled for spelled, _ in pairs], np.array([token for _, token in pairs], dtype=np.int64)
 
     @cached_property
     def _end_set(self) -> frozenset[int]:

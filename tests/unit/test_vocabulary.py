@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from radixrt.grammar.vocabulary import Vocabulary
 
@@ -43,3 +45,9 @@ def test_fingerprints_tell_vocabularies_apart(other: Vocabulary) -> None:
 def test_ids_outside_the_logits_are_refused(end_ids: tuple[int, ...], size: int) -> None:
     with pytest.raises(ValueError, match="do not fit"):
         vocabulary(end_ids=end_ids, size=size)
+
+
+@given(st.lists(st.binary(max_size=4) | st.sampled_from([b"\xff", b"\xff\xff", b"aa", b"a"])), st.binary(max_size=2))
+def test_extensions_are_the_longer_tokens_with_that_start(tokens: list[bytes], prefix: bytes) -> None:
+    longer = {token for token, spelled in enumerate(tokens) if spelled.startswith(prefix) and len(spelled) > len(prefix)}
+    assert set(vocabulary([*tokens], (), len(tokens)).extensions(prefix).tolist()) == longer
