@@ -60,9 +60,19 @@ class InvalidSampling(RequestError):
 
 
 class GrammarError(RequestError):
-    """A grammar or schema is malformed, unsupported or over the limits."""
+    """A grammar or schema is malformed, unsupported or over the limits.
+
+    ``keyword`` and ``pointer`` (a JSON pointer) say which part of a schema is meant, where one part is.
+    """
 
     code = "invalid_grammar"
+
+    def __init__(
+        self, message: str, *, param: str | None = None, code: str | None = None, keyword: str | None = None, pointer: str | None = None
+    ) -> None:
+        super().__init__(message, param=param, code=code)
+        self.keyword = keyword
+        self.pointer = pointer
 
 
 class UnknownModel(RequestError):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import math
 import re
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 
@@ -19,12 +19,42 @@ MAX_TOP_LOGPROBS = 20
 GREEDY_TEMPERATURE = 1e-6
 
 
+GrammarKind = Literal["json_schema", "json_object", "regex", "choice", "ebnf", "gbnf", "structural_tag", "tool_calls"]
+
+
+class GrammarOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """How a constraint is read, as far as its own text leaves that open.
+
+    ``whitespace`` of JSON: ``flexible`` allows runs of at most ``max_whitespace`` characters where JSON does, ``compact``
+    none, ``fixed`` one space after each comma and colon.  ``truncate``: what happens when the tokens run out; ``close`` ends
+    the text in time by a shortest way, ``hard`` cuts it off.  ``backend`` is the engine to compile with.  ``strict`` is
+    OpenAI's: kept for the record, since every constraint is enforced.
+    """
+
+    whitespace: Literal["flexible", "compact", "fixed"] = "flexible"
+    max_whitespace: Annotated[int, msgspec.Meta(ge=0, le=64)] = 8
+    truncate: Literal["close", "hard"] = "close"
+    backend: Literal["auto", "fsm", "xgrammar", "llguidance"] = "auto"
+    strict: bool = True
+
+
+class GrammarSpec(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A constraint on what is generated, in one spelling for all the ways to ask for it.
+
+    ``text`` is the schema as compact JSON, the regular expression, the choices as a JSON list of strings, or the grammar.
+    """
+
+    kind: GrammarKind
+    text: str
+    options: GrammarOptions = GrammarOptions()
+
+
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How the tokens of one request are chosen; SGLang's names and defaults.
 
     ``max_new_tokens=None`` means up to the context, 0 computes the prompt only.  ``top_k=-1`` and ``top_p=1`` switch
     those filters off.  Penalties count generated tokens only.  Noise is a function of ``(seed, position)``; without a
-    seed the engine picks one.  ``ignore_eos`` ignores the end-of-sequence tokens and ``stop_token_ids``.
+    seed the engine picks one.  ``ignore_eos`` ignores the end-of-sequence tokens and ``stop_token_ids``.  ``grammar`` constrains the text.
     """
 
     max_new_tokens: int | None = 128
@@ -45,6 +75,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     n: int = 1
     logit_bias: dict[int, float] = {}
     seed: int | None = None
+    grammar: GrammarSpec | None = None
 
     def validate(self, vocab_size: int) -> None:
         """Raise InvalidSampling, naming the parameter, unless every value is in its published range."""
@@ -201,12 +232,16 @@ class FinishReason(enum.StrEnum):
 
 
 class Finish(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Why a request ended.  ``matched`` is the stop token id or stop string; ``status`` an HTTP status for aborts."""
+    """Why a request ended.  ``matched`` is the stop token id or stop string; ``status`` an HTTP status for aborts.
+
+    ``closed``: the tokens ran out, and the text is complete under its grammar all the same.
+    """
 
     reason: FinishReason
     matched: int | str | None = None
     message: str | None = None
     status: int | None = None
+    closed: bool = False
 
 
 class TokenOutput(msgspec.Struct, frozen=True, array_like=True, gc=False):

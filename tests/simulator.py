@@ -54,6 +54,20 @@ class ForcedTokens:
     def is_finished(self) -> bool:
         return False
 
+    def is_accepting(self) -> bool:
+        return True
+
+    def fork(self) -> ForcedTokens:
+        other = ForcedTokens(self._forced)
+        other._accepted = list(self._accepted)
+        return other
+
+    def forced_bytes(self, limit: int) -> bytes:
+        return b""
+
+    def close(self, max_tokens: int) -> list[int]:
+        return []
+
 
 @dataclass
 class OracleDrafter:

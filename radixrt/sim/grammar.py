@@ -17,6 +17,14 @@ class Choices:
     allowed: Mapping[int, Sequence[int]]
     length: int
 
+    @property
+    def min_tokens(self) -> int:
+        return self.length
+
+    @property
+    def memory_bytes(self) -> int:
+        return 0
+
     def new_state(self) -> ChoicesState:
         return ChoicesState(self)
 
@@ -24,9 +32,9 @@ class Choices:
 class ChoicesState:
     """How many tokens of a ``Choices`` have been accepted; a ``GrammarState``."""
 
-    def __init__(self, choices: Choices) -> None:
+    def __init__(self, choices: Choices, accepted: int = 0) -> None:
         self._choices = choices
-        self._accepted = 0
+        self._accepted = accepted
 
     def accept(self, token: int) -> bool:
         if token not in self._choices.allowed.get(self._accepted, (token,)):
@@ -53,3 +61,16 @@ class ChoicesState:
 
     def is_finished(self) -> bool:
         return self._accepted >= self._choices.length
+
+    def is_accepting(self) -> bool:
+        return self.is_finished()
+
+    def fork(self) -> ChoicesState:
+        return ChoicesState(self._choices, self._accepted)
+
+    def forced_bytes(self, limit: int) -> bytes:
+        return b""  # its tokens stand for no bytes
+
+    def close(self, max_tokens: int) -> list[int] | None:
+        rest = range(self._accepted, self._choices.length)
+        return [self._choices.allowed.get(i, (0,))[0] for i in rest] if len(rest) <= max_tokens else None
