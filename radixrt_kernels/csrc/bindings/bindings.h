@@ -3,5 +3,6 @@
 
 #include <nanobind/nanobind.h>
 
+void init_cpu(nanobind::module_& m);
 void init_radix_tree(nanobind::module_& m);
 void init_tokens(nanobind::module_& m);

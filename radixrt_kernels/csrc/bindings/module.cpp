@@ -2,6 +2,7 @@
 #include "bindings.h"
 
 NB_MODULE(_native, m) {
+    init_cpu(m);
     init_tokens(m);
     init_radix_tree(m);
 }
