@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import os
 import platform
 import sys
 import types
@@ -14,6 +15,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NoReturn
 
 import radixrt
+from radixrt import settings
 from radixrt.bench import flags
 from radixrt.config import CacheConfig, EngineConfig, Hardware, ModelConfig, ScheduleConfig, ServerConfig, flag, nearest, resolve
 from radixrt.errors import ConfigError, RadixrtError
@@ -30,15 +32,24 @@ _UNITS = {"k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code: 2 for a mistake in the flags or the configuration, 1 for another failure."""
-    parser = build_parser()
     given = list(sys.argv[1:] if arguments is None else arguments)
+    parser = build_parser()
+    try:
+        command = parser.commands.get(given[0]) if given else None
+        if command is not None:
+            file = settings.config_file(given)
+            values = {} if file is None else settings.read_file(file)
+            settings.set_defaults(command, file=values, environment=os.environ, known=parser.commands["serve"])
+    except ConfigError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return EXIT_CONFIG
     options, unknown = parser.parse_known_args(given)
     if options.command is None:
         parser.print_help()
         return EXIT_CONFIG
     if unknown:
-        command: Parser = options.parser
-        command.error(_unknown(unknown[0], command.flags()))
+        chosen: Parser = options.parser
+        chosen.error(_unknown(unknown[0], chosen.flags()))
     run: Callable[[argparse.Namespace], int] = options.run
     try:
         return run(options)
@@ -53,10 +64,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse without abbreviations, whose errors are one line."""
+    """argparse without abbreviations, whose errors are one line.
+
+    ``commands``: those that run a model, whose flags a file and the environment can set.
+    """
 
     def __init__(self, **options: Any) -> None:
         super().__init__(allow_abbrev=False, formatter_class=_Formatter, **options)
+        self.commands: dict[str, Parser] = {}
 
     def error(self, message: str) -> NoReturn:
         self.exit(EXIT_CONFIG, f"error: {message} (see {self.prog} --help)\n")
@@ -107,6 +122,10 @@ def build_parser() -> Parser:
     for group in ALL_GROUPS:
         add_options(show, group)
     show.set_defaults(run=run_info, parser=show)
+    parser.commands |= {"serve": serve, "generate": generate, "info": show}
+    for command in parser.commands.values():
+        command.add_argument("--config", metavar="FILE", help="read flags from a YAML file")
+    serve.add_argument("--dump-config", action="store_true", help="print the flags as a file for --config, and leave")
     add_bench(commands.add_parser("bench", help="measure scheduling and cache", description="Measure scheduling and cache."))
     return parser
 
@@ -129,12 +148,16 @@ def add_bench(bench: argparse.ArgumentParser) -> None:
 
 def add_options(parser: argparse.ArgumentParser, kind: type[Any]) -> None:
     """Add a group with a flag for every field of a configuration dataclass."""
-    title = kind.__name__.removesuffix("Config").lower()
-    group = parser.add_argument_group(title, (kind.__doc__ or "").partition("\n")[0])
+    group = parser.add_argument_group(_title(kind), (kind.__doc__ or "").partition("\n")[0])
     hints = typing.get_type_hints(kind)
     for field in dataclasses.fields(kind):
         names = [flag(field.name), *field.metadata["aliases"]]
         help = field.metadata["help"]
+        if hints[field.name] == tuple[str, ...]:
+            group.add_argument(
+                *names, action=settings.Repeat, dest=field.name, default=field.default, metavar=field.metadata["metavar"], help=help
+            )
+            continue
         value_type = _value_type(hints[field.name])
         if value_type is bool:
             assert field.default is False, "switches are off by default"
@@ -154,6 +177,10 @@ def add_options(parser: argparse.ArgumentParser, kind: type[Any]) -> None:
         )
 
 
+def _title(kind: type[Any]) -> str:
+    return kind.__name__.removesuffix("Config").lower()
+
+
 def engine_config(options: argparse.Namespace) -> EngineConfig:
     """Read the engine's configuration from parsed flags."""
     names = [field.name for kind in ENGINE_GROUPS for field in dataclasses.fields(kind)]
@@ -170,8 +197,12 @@ def run_serve(options: argparse.Namespace) -> int:
     from radixrt.server.lifecycle import serve
     from radixrt.server.screen import set_up_logging
 
+    if options.dump_config:
+        groups = {_title(kind): [field.name for field in dataclasses.fields(kind)] for kind in ALL_GROUPS}
+        print(settings.dump(options, groups), end="")
+        return 0
     config = server_config(options)
-    set_up_logging(config.log_level)
+    set_up_logging(config.log_level, config.log_format)
     return serve(engine_config(options), config)
 
 
@@ -201,8 +232,8 @@ def run_info(options: argparse.Namespace) -> int:
     hardware = Hardware.detect()
     resolved = resolve(engine_config(options), hardware)
     server = dataclasses.asdict(server_config(options))
-    if server["api_key"] is not None:
-        server["api_key"] = "***"
+    for name in ("api_key", "admin_api_key"):
+        server[name] = "***" if server[name] else None
     report = {
         "versions": {"radixrt": radixrt.__version__, "python": platform.python_version(), **_versions(SHOWN_PACKAGES)},
         "hardware": {"machine": platform.machine(), "system": platform.system(), **dataclasses.asdict(hardware)},

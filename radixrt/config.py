@@ -156,8 +156,20 @@ class ServerConfig:
 
     host: str = option("127.0.0.1", "address to listen on; anything but loopback needs --api-key")
     port: int = option(30000, "port to listen on, 0 for any free one")
-    api_key: str | None = option(None, "bearer token that every request must carry")
-    served_model_name: str | None = option(None, "model name clients see; default: --model-path")
+    api_key: tuple[str, ...] = option((), "bearer token that requests must carry; may be repeated, any of them opens", metavar="KEY")
+    api_key_file: str | None = option(None, "file with a bearer token a line, besides those of --api-key", metavar="FILE")
+    admin_api_key: str | None = option(
+        None, "bearer token for what concerns everybody: flushing, aborting, pausing; default: any key may", metavar="KEY"
+    )
+    served_model_name: tuple[str, ...] = option(
+        (), "model name clients see; may be repeated, the first is the one in answers; default: --model-path", metavar="NAME"
+    )
+    cors_allow_origin: tuple[str, ...] = option(
+        (), "origin whose pages may use the server from a browser; may be repeated, * for any; default: none", metavar="ORIGIN"
+    )
+    ssl_certfile: str | None = option(None, "serve HTTPS with this certificate chain (PEM)", metavar="FILE")
+    ssl_keyfile: str | None = option(None, "the certificate's private key (PEM)", metavar="FILE")
+    log_format: str = option("auto", "how log lines look; auto: text", choices=("auto", "text", "json"))
     log_level: str = option("info", "least severe log line shown", choices=("debug", "info", "warning", "error"))
     log_requests: bool = option(False, "log one line a request (ids, counts and times; never its text)")
     max_body_bytes: int = option(8 << 20, "largest request body taken", metavar="BYTES")

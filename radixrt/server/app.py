@@ -6,11 +6,13 @@ from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
+from starlette.middleware.cors import CORSMiddleware
 
 import radixrt
 from radixrt.config import ServerConfig
 from radixrt.engine.async_engine import AsyncEngine
 from radixrt.server import auth, problems
+from radixrt.server.auth import api_keys
 from radixrt.server.cache import cache_routes
 from radixrt.server.native import native_routes
 from radixrt.server.openai import openai_routes
@@ -38,8 +40,15 @@ def build_app(engine: AsyncEngine, config: ServerConfig) -> FastAPI:
         return app.openapi_schema
 
     app.openapi = openapi  # type: ignore[method-assign]
-    if config.api_key:
-        app.add_middleware(auth.RequireKey, api_key=config.api_key)
+    keys = api_keys(config)
+    if keys or config.admin_api_key:
+        app.add_middleware(auth.RequireKey, api_keys=keys, admin_key=config.admin_api_key)
+    if config.cors_allow_origin:
+        # Outside the keys: a browser's preflight carries none.
+        app.add_middleware(
+            CORSMiddleware, allow_origins=list(config.cors_allow_origin), allow_methods=["*"], allow_headers=["*"],
+            expose_headers=["x-request-id"],
+        )
     # Added last, so outermost: refusals carry the request id too.
     app.add_middleware(auth.NameAnswers, log=config.log_requests)
     return app

@@ -1,4 +1,4 @@
-"""Who may come in: a middleware that wants the API key on every path but the health probes, and names each answer.
+"""Who may come in: a middleware that wants an API key on every path but the health probes, and names each answer.
 
 Deny by default; decided on ``scope["path"]`` alone, never on a header, and before the body is read.
 """
@@ -11,10 +11,14 @@ import logging
 import re
 import time
 import uuid
+from collections.abc import Sequence
+from pathlib import Path
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from radixrt.config import ServerConfig
+from radixrt.errors import ConfigError
 from radixrt.server.problems import ProblemResponse, Refusal, as_problem
 
 logger = logging.getLogger(__name__)
@@ -23,28 +27,72 @@ OPEN_PATHS = frozenset({"/health", "/health_generate", "/ready"})
 REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
-class RequireKey:
-    """Answer 401 to every request without the bearer token, except on the health paths."""
+# What concerns everybody who uses the server, and so may have a key of its own.
+ADMIN_PATHS = frozenset(
+    {"/flush_cache", "/abort_request", "/pause_generation", "/continue_generation", "/v1/cache/pin", "/v1/cache/unpin", "/v1/cache/tree"}
+)
 
-    def __init__(self, app: ASGIApp, api_key: str) -> None:
+
+def api_keys(config: ServerConfig) -> tuple[str, ...]:
+    """Return the keys of flags and file.  Raises ConfigError for a file that cannot be read, or keys that cannot be sent."""
+    keys = list(config.api_key)
+    if config.api_key_file is not None:
+        try:
+            keys += [line.strip() for line in Path(config.api_key_file).read_text().splitlines() if line.strip()]
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"--api-key-file {config.api_key_file}: {error}") from None
+        if not keys:
+            raise ConfigError(f"--api-key-file {config.api_key_file} holds no key")
+    for name, values in (("--api-key", keys), ("--admin-api-key", [] if config.admin_api_key is None else [config.admin_api_key])):
+        if any(not key.strip() for key in values):
+            raise ConfigError(f"{name} must not be empty")
+    return tuple(keys)
+
+
+class RequireKey:
+    """Answer 401 to every request without one of the bearer tokens, except on the health paths.
+
+    With an admin key only that opens ADMIN_PATHS (403 for the others), and it opens the rest too.
+    """
+
+    def __init__(self, app: ASGIApp, api_keys: Sequence[str], admin_key: str | None = None) -> None:
         self._app = app
-        # Digests have one length, so comparing them tells nothing about the key's.
-        self._digest = hashlib.sha256(api_key.encode()).digest()
+        # Digests have one length, so comparing them tells nothing about the keys'.
+        self._admin = None if admin_key is None else _digest(admin_key.encode())
+        self._keys = [_digest(key.encode()) for key in api_keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"] not in OPEN_PATHS and not self._admits(Headers(scope=scope)):
-            refusal = Refusal(401, "Missing or wrong API key; send it as 'Authorization: Bearer …'.", code="invalid_api_key")
-            await ProblemResponse(refusal, headers={"www-authenticate": "Bearer"}, path=scope["path"])(scope, receive, send)
-            return
         if scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008})
             return
+        if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
+            refusal = self._refusal(scope["path"], Headers(scope=scope))
+            if refusal is not None:
+                headers = {"www-authenticate": "Bearer"} if refusal.status == 401 else None
+                await ProblemResponse(refusal, headers=headers, path=scope["path"])(scope, receive, send)
+                return
         await self._app(scope, receive, send)
 
-    def _admits(self, headers: Headers) -> bool:
+    def _refusal(self, path: str, headers: Headers) -> Refusal | None:
         scheme, _, token = headers.get("authorization", "").partition(" ")
-        given = token if scheme.lower() == "bearer" else headers.get("x-api-key", "")
-        return hmac.compare_digest(hashlib.sha256(given.encode("latin-1", "replace")).digest(), self._digest)
+        # Header values are decoded as Latin-1, which gives back the bytes that were sent.
+        given = _digest((token if scheme.lower() == "bearer" else headers.get("x-api-key", "")).encode("latin-1", "replace"))
+        # Every key is compared, whichever fits.
+        fits = [hmac.compare_digest(given, key) for key in self._keys]
+        if self._admin is not None:
+            if hmac.compare_digest(given, self._admin):
+                return None
+            if path in ADMIN_PATHS:
+                return Refusal(403, "This needs the admin key.", code="admin_key_required") if any(fits) else _missing()
+        return None if any(fits) or not fits else _missing()
+
+
+def _missing() -> Refusal:
+    return Refusal(401, "Missing or wrong API key; send it as 'Authorization: Bearer …'.", code="invalid_api_key")
+
+
+def _digest(key: bytes) -> bytes:
+    return hashlib.sha256(key).digest()
 
 
 class NameAnswers:

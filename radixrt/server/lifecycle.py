@@ -18,11 +18,12 @@ from pathlib import Path
 
 import uvicorn
 
-from radixrt.config import EngineConfig, ServerConfig
+from radixrt.config import EngineConfig, ServerConfig, flag
 from radixrt.engine.async_engine import AsyncEngine
 from radixrt.engine.trace import TraceRecorder
 from radixrt.errors import ConfigError, RadixrtError
 from radixrt.server.app import build_app
+from radixrt.server.auth import api_keys
 from radixrt.server.connection import BoundedProtocol
 from radixrt.server.screen import Screen
 
@@ -44,9 +45,13 @@ def check(config: ServerConfig) -> None:
         raise ConfigError(f"--max-body-bytes must be at least 1, got {config.max_body_bytes}")
     if config.drain_timeout < 0:
         raise ConfigError(f"--drain-timeout must not be negative, got {config.drain_timeout}")
-    if config.api_key is not None and not config.api_key.strip():
-        raise ConfigError("--api-key must not be empty")
-    if config.api_key is None and not config.allow_remote_without_api_key and not _loopback(config.host):
+    if (config.ssl_certfile is None) != (config.ssl_keyfile is None):
+        raise ConfigError("--ssl-certfile and --ssl-keyfile go together")
+    for name in ("ssl_certfile", "ssl_keyfile"):
+        path = getattr(config, name)
+        if path is not None and not Path(path).is_file():
+            raise ConfigError(f"{flag(name)} {path}: no such file")
+    if not api_keys(config) and not config.allow_remote_without_api_key and not _loopback(config.host):
         raise ConfigError(
             f"--host {config.host} can be reached from other machines: set --api-key, or --allow-remote-without-api-key if that is meant"
         )
@@ -76,7 +81,7 @@ def serve(engine_config: EngineConfig, config: ServerConfig) -> int:
     """Run a server until it is told to stop; return the exit code.  Raises ConfigError before anything is served."""
     check(config)
     with contextlib.closing(bind(config)) as listener, _recorder(config) as recorder:
-        engine = AsyncEngine(engine_config, model_name=config.served_model_name, recorder=recorder)
+        engine = AsyncEngine(engine_config, model_name=config.served_model_name[0] if config.served_model_name else None, recorder=recorder)
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             return runner.run(_Run(engine, config, listener).run())
 
@@ -112,6 +117,7 @@ class _Run:
             uvicorn.Config(
                 build_app(engine, config), http=BoundedProtocol, ws="none", lifespan="off", access_log=False, log_config=None,
                 server_header=False, backlog=BACKLOG, timeout_keep_alive=KEEP_ALIVE_TIMEOUT, timeout_graceful_shutdown=CLOSE_TIMEOUT,
+                ssl_certfile=config.ssl_certfile, ssl_keyfile=config.ssl_keyfile,
             )
         )
 

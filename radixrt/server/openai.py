@@ -104,21 +104,22 @@ def openai_routes(service: Service, components: dict[str, Any]) -> APIRouter:
 
         return await while_connected(request.receive, answer()) or gone()
 
-    def card() -> dict[str, Any]:
+    def card(name: str) -> dict[str, Any]:
         return {
-            "id": service.model_name, "object": "model", "created": service.created, "owned_by": "radixrt",
-            "root": service.model_names[1], "parent": None, "max_model_len": service.engine.info.context_length if service.known else None,
+            "id": name, "object": "model", "created": service.created, "owned_by": "radixrt",
+            "root": service.model_names[-1], "parent": None, "max_model_len": service.engine.info.context_length if service.known else None,
         }
 
     @router.get("/v1/models", summary="List the models")
     async def models() -> Response:
-        return json_response({"object": "list", "data": [card()]})
+        served = service.config.served_model_name or service.model_names
+        return json_response({"object": "list", "data": [card(name) for name in served]})
 
     @router.get("/v1/models/{model_id:path}", summary="Describe a model")
     async def model(model_id: str) -> Response:
         if model_id not in service.model_names:
             raise Refusal(404, f"The model {excerpt(model_id)!r} does not exist.", code="model_not_found", param="model")
-        return json_response(card())
+        return json_response(card(model_id))
 
     return router
 

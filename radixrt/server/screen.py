@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import sys
 import time
+from datetime import UTC, datetime
 
+import orjson
 from rich.console import Console
 from rich.logging import RichHandler
 from rich.panel import Panel
@@ -20,11 +22,29 @@ from radixrt.engine.async_engine import AsyncEngine
 QUIET_LOGGERS = ("uvicorn.error", "httptools", "asyncio")
 LINE_INTERVAL = 5.0
 
+logger = logging.getLogger(__name__)
 
-def set_up_logging(level: str) -> None:
-    """Send the program's log to standard error, coloured on a terminal."""
-    if sys.stderr.isatty():
-        handler: logging.Handler = RichHandler(console=Console(stderr=True), show_path=False, markup=False)
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line: ``time`` (UTC), ``level``, ``logger``, ``message``, and ``error`` where there is one."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(), "level": record.levelname.lower(), "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            line["error"] = self.formatException(record.exc_info)
+        return orjson.dumps(line, default=str).decode()
+
+
+def set_up_logging(level: str, style: str = "auto") -> None:
+    """Send the program's log to standard error: coloured on a terminal, plain or as JSON elsewhere, by ``--log-format``."""
+    if style == "json":
+        handler: logging.Handler = logging.StreamHandler()
+        handler.setFormatter(JsonFormatter())
+    elif sys.stderr.isatty():
+        handler = RichHandler(console=Console(stderr=True), show_path=False, markup=False)
         handler.setFormatter(logging.Formatter("%(message)s"))
     else:
         handler = logging.StreamHandler()
@@ -39,8 +59,9 @@ class Screen:
 
     def __init__(self, config: ServerConfig, port: int, console: Console | None = None) -> None:
         self._console = console or Console(stderr=True, highlight=False)
+        scheme = "http" if config.ssl_certfile is None else "https"
         host = f"[{config.host}]" if ":" in config.host else config.host
-        self.url = f"http://{host}:{port}"
+        self.url = f"{scheme}://{host}:{port}"
         self._config = config
         self._bar: Progress | None = None
         self._task: TaskID | None = None
@@ -51,7 +72,7 @@ class Screen:
 
     def progress(self, done: int, total: int, name: str) -> None:
         """Show how far loading is."""
-        if not self._console.is_terminal:
+        if not self._console.is_terminal or self._config.log_format == "json":
             now = time.monotonic()
             if now - self._last_line > LINE_INTERVAL:
                 self._last_line = now
@@ -70,10 +91,10 @@ class Screen:
         """Say where the server is and how to try it."""
         self.close()
         info = engine.info
-        served = self._config.served_model_name or engine.config.model.model_path
+        served = ", ".join(self._config.served_model_name) or engine.config.model.model_path
         curl = (
             f"curl {self.url}/v1/chat/completions -H 'Content-Type: application/json' "
-            + ("-H 'Authorization: Bearer …' " if self._config.api_key else "")
+            + ("-H 'Authorization: Bearer …' " if self._config.api_key or self._config.api_key_file else "")
             + """-d '{"messages": [{"role": "user", "content": "Hello!"}]}'"""
         )
         policy = engine.resolved.schedule.schedule_policy
@@ -85,7 +106,7 @@ class Screen:
             ("Schedule", f"{policy}, attention {info.attention_backend or 'default'}"),
             ("API", f"{self.url}/docs"),
         )
-        if self._console.is_terminal:
+        if self._console.is_terminal and self._config.log_format != "json":
             table = Table.grid(padding=(0, 2))
             for name, value in rows:
                 table.add_row(Text(name, style="bold"), Text(value))
@@ -111,4 +132,7 @@ class Screen:
             self._bar = self._task = None
 
     def _line(self, text: str) -> None:
+        if self._config.log_format == "json":
+            logger.info(text)
+            return
         self._console.print(text, soft_wrap=True, markup=False)

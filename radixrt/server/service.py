@@ -25,8 +25,8 @@ class Service:
         self.created = int(time.time())
         self.started = time.time()
         path = engine.config.model.model_path
-        self.model_name = config.served_model_name or path
-        self.model_names = (self.model_name, path)
+        self.model_names = (*config.served_model_name, path)
+        self.model_name = self.model_names[0]
         self._names: TokenNames | None = None
 
     @property

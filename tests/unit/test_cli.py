@@ -40,7 +40,7 @@ def test_flags_reach_their_group() -> None:
     assert config.model.model_path == "toy"
     assert (config.cache.max_total_tokens, config.cache.disable_radix_cache, config.cache.mem_fraction_static) == (16384, True, 0.25)
     assert (config.schedule.schedule_policy, config.schedule.chunked_prefill_size) == ("lpm", -1)
-    assert (cli.server_config(options).port, cli.server_config(options).api_key) == (0, "k")
+    assert (cli.server_config(options).port, cli.server_config(options).api_key) == (0, ("k",))
 
 
 @pytest.mark.parametrize(("text", "value"), [("7", 7), ("-1", -1), ("2k", 2000), ("2K", 2048), ("1.5K", 1536), ("1M", 1 << 20)])
