@@ -69,6 +69,6 @@ def test_keys_come_from_flags_and_a_file(tmp_path: Path) -> None:
     file.write_text("two\n\n three \n")
     assert api_keys(ServerConfig(api_key=("one",), api_key_file=str(file))) == ("one", "two", "three")
     file.write_text("\n")
-    for config in (ServerConfig(api_key_file=str(file)), ServerConfig(api_key_file=str(tmp_path / "none")), ServerConfig(admin_api_key=" ")):
+    for options in ({"api_key_file": str(file)}, {"api_key_file": str(tmp_path / "none")}, {"admin_api_key": " "}):
         with pytest.raises(ConfigError):
-            api_keys(config)
+            api_keys(ServerConfig(**options))
