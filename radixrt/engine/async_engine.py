@@ -157,11 +157,15 @@ class AsyncEngine:
         """Return the metrics in Prometheus' text format."""
         return self.metrics.render(self.stats, worker_pids=self._client.pids)
 
-    async def encode(self, text: str, *, param: str = "prompt") -> list[int]:
+    async def encode(self, text: str, *, param: str = "prompt", add_special_tokens: bool = True) -> list[int]:
         """Return the tokens of a text; PromptTooLong, without tokenizing, when it cannot possibly fit."""
         self._life.require_ready()
         check_length(len(text), self.info, param)
-        return await self._off_loop(self.tokenizer.encode, text)
+        return await self._off_loop(functools.partial(self.tokenizer.encode, text, add_special_tokens=add_special_tokens))
+
+    async def decode(self, tokens: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """Return the text of tokens."""
+        return await self._off_loop(functools.partial(self.tokenizer.decode, tokens, skip_special_tokens=skip_special_tokens))
 
     async def encode_chat(self, messages: list[dict[str, Any]], **options: Any) -> list[int]:
         """Return the tokens of a conversation through the model's chat template; options as ``ChatTemplate.encode``."""

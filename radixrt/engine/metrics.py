@@ -65,6 +65,11 @@ class Metrics:
             self._throughput = max(0, stats.generated_tokens - self._window_tokens) / elapsed
             self._window_start, self._window_tokens = now, stats.generated_tokens
 
+    def throughput(self, stats: EngineStats) -> float:
+        """Generated tokens a second, lately; 0 while nothing runs."""
+        idle = time.monotonic() - self._window_start > 2 * WINDOW_SECONDS and not stats.num_running
+        return 0.0 if idle else self._throughput
+
     def render(self, stats: EngineStats, *, worker_pids: Sequence[int] = ()) -> bytes:
         """Return everything in Prometheus' text format."""
         snapshot = CollectorRegistry()
@@ -77,7 +82,6 @@ class Metrics:
 
     def _families(self, stats: EngineStats, worker_pids: Sequence[int]) -> Iterator[Metric]:
         capacity, locked = stats.capacity_tokens, stats.locked_tokens
-        idle = time.monotonic() - self._window_start > 2 * WINDOW_SECONDS and not stats.num_running
         gauges = (
             ("sglang:num_running_reqs", "Requests being computed", stats.num_running),
             ("sglang:num_queue_reqs", "Requests waiting", stats.num_waiting),
@@ -87,7 +91,7 @@ class Metrics:
             ("sglang:kv_available_tokens", "KV slots that are free", stats.free_tokens),
             ("sglang:kv_evictable_tokens", "KV slots of the cache that nobody holds", stats.cached_tokens),
             ("sglang:kv_used_tokens", "KV slots held by running requests", locked),
-            ("sglang:gen_throughput", "Generated tokens a second, lately", 0.0 if idle else self._throughput),
+            ("sglang:gen_throughput", "Generated tokens a second, lately", self.throughput(stats)),
             ("sglang:cache_hit_rate", "Share of all prompt tokens that the cache had",
              stats.cached_prompt_tokens / stats.prompt_tokens if stats.prompt_tokens else 0.0),
             ("sglang:page_size", "Tokens a page of the KV pool", 1),

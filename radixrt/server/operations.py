@@ -172,6 +172,21 @@ def operations_routes(service: Service, components: dict[str, Any]) -> APIRouter
             raise RequestError("rid or abort_all is required.", param="rid", code="missing_parameter")
         return json_response({"aborted": int(await engine.abort(rid))})
 
+    @router.get("/loads", include_in_schema=False)
+    @router.get("/get_load", summary="The older name of /v1/loads")
+    @router.get("/v1/loads", summary="How busy the engine is, as routers ask for it")
+    async def loads() -> Response:
+        service.require_known()
+        stats, capacity = engine.stats, engine.info.capacity_tokens
+        load = {
+            "dp_rank": 0, "num_running_reqs": stats.num_running, "num_waiting_reqs": stats.num_waiting,
+            "num_reqs": stats.num_running + stats.num_waiting, "num_used_tokens": stats.locked_tokens,
+            "num_tokens": stats.locked_tokens, "max_total_num_tokens": capacity, "token_usage": stats.locked_tokens / capacity,
+            "gen_throughput": engine.metrics.throughput(stats), "max_running_requests": engine.resolved.schedule.max_running_requests,
+            "cache_hit_rate": stats.cached_prompt_tokens / stats.prompt_tokens if stats.prompt_tokens else 0.0,
+        }
+        return json_response({"loads": [load], "timestamp": time.time()})
+
     @router.get("/metrics", summary="Prometheus metrics")
     async def metrics() -> Response:
         return Response(engine.metrics_text(), media_type=METRICS_TYPE)
