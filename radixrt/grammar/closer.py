@@ -1,0 +1,121 @@
+"""A short way to a legal end: what turns a text that runs out of tokens into one that is complete.
+
+A greedy depth-first search: take what is forced, else what closes soonest, and go back where the grammar leaves no way on.
+Best-first search finds shorter ends where it ends at all, and too often it does not.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Protocol
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from radixrt.grammar.vocabulary import Vocabulary
+
+ENDING = (b'"}', b'"]', b'"', b"}}", b"]}", b"}", b"]", b",", b":")
+"""What ends something, tried first and in this order; a comma or a colon is only tried where nothing could be ended."""
+FILLING = b'0123456789-ntf"{[ETabcdeghijklmopqrsuvwxyz'
+"""What starts or goes on with a value, soonest done first."""
+LETTERS = b"abcdefghijklm"
+IN_STRING = 6
+"""Outside strings JSON never allows that many of these letters, and inside one a bracket ends nothing."""
+MAX_FORCED = 256
+
+
+class ClosableState(Protocol):
+    """What closing needs of a ``GrammarState``."""
+
+    def accept(self, token: int) -> bool: ...
+    def rollback(self, num_tokens: int) -> None: ...
+    def fill_mask(self, row: np.ndarray) -> None: ...
+    def is_accepting(self) -> bool: ...
+    def forced_bytes(self, limit: int) -> bytes: ...
+
+
+def close_tokens(state: ClosableState, vocabulary: Vocabulary, max_tokens: int, max_steps: int | None = None) -> list[int] | None:
+    """Return at most ``max_tokens`` tokens after which the text may end; None when none were found in ``max_steps`` tries.
+
+    The answer is a function of the state alone.  The state is left as it was.
+    """
+    path: list[int] = []
+    steps = 4 * max_tokens + 64 if max_steps is None else max_steps
+    ways: list[Iterator[int]] = []
+    used: Counter[int] = Counter()
+    try:
+        while not state.is_accepting():
+            if len(path) < max_tokens:
+                ways.append(_ways(state, vocabulary, used))
+            else:
+                used[path.pop()] -= 1
+                state.rollback(1)
+            while ways:
+                token = next(ways[-1], None)
+                if token is None:
+                    ways.pop()
+                    if path and ways:
+                        used[path.pop()] -= 1
+                        state.rollback(1)
+                elif steps <= 0:
+                    return None
+                else:
+                    steps -= 1
+                    if state.accept(token):
+                        path.append(token)
+                        used[token] += 1
+                        break
+            if not ways:
+                return None
+        return list(path)
+    finally:
+        if path:
+            state.rollback(len(path))
+
+
+def _ways(state: ClosableState, vocabulary: Vocabulary, used: Counter[int]) -> Iterator[int]:
+    """Tokens that may come next, those that close first; among the others those used least on the way here."""
+    if forced := state.forced_bytes(MAX_FORCED):
+        yield from _starts(vocabulary, forced)
+        return
+    row = np.zeros(vocabulary.num_words, dtype=np.int32)
+    state.fill_mask(row)
+    bits = np.unpackbits(row.view(np.uint8), bitorder="little")
+    order = _orders.get(vocabulary)
+    if order is None:
+        order = _orders[vocabulary] = Order(vocabulary)
+    in_string = np.count_nonzero(bits[order.letters]) >= IN_STRING
+    ends, fills = (order.quotes, order.others) if in_string else (order.ends, order.fills)
+    yield from ends[bits[ends] != 0].tolist()
+    yield from sorted(fills[bits[fills] != 0].tolist(), key=lambda token: used[token])
+    yield from order.blanks[bits[order.blanks] != 0].tolist()
+    if not bits[order.short].any():  # any that fits
+        yield from np.nonzero(bits)[0].tolist()
+
+
+def _starts(vocabulary: Vocabulary, text: bytes) -> Iterator[int]:
+    """Tokens that a text starts with, the longest first."""
+    for length in range(min(len(text), vocabulary.max_token_bytes), 0, -1):
+        if (token := vocabulary.token_of.get(text[:length])) is not None:
+            yield token
+
+
+class Order:
+    """The short tokens of a vocabulary, in the order to try them: outside strings ends before fills, in strings quotes before others."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        def tokens(texts: Iterable[bytes]) -> np.ndarray:
+            return np.array([vocabulary.token_of[text] for text in texts if text in vocabulary.token_of], dtype=np.int64)
+
+        single = [bytes([byte]) for byte in FILLING + bytes(byte for byte in range(0x21, 0x100) if byte not in FILLING)]
+        self.letters = tokens(bytes([byte]) for byte in LETTERS)
+        self.ends = tokens(ENDING)
+        self.quotes = tokens(text for text in ENDING if text.startswith(b'"'))
+        self.fills = tokens(text for text in single if text not in ENDING)
+        self.others = tokens(text for text in single if text != b'"')
+        self.blanks = tokens((b" ", b"\n", b"\t", b"\r"))
+        self.short = np.concatenate([self.ends, self.quotes, self.others, self.blanks])
+
+
+_orders: WeakKeyDictionary[Vocabulary, Order] = WeakKeyDictionary()

@@ -1,0 +1,220 @@
+"""JSON Schema and Lark grammars through llguidance: lexers made while they are used, an Earley parser, and limits in fuel.
+
+It refuses what it cannot enforce, which is why it comes first.  Schemas go through ``grammar.schema`` before they get here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+import msgspec
+import numpy as np
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
+
+from radixrt.errors import GrammarError
+from radixrt.grammar.closer import close_tokens
+from radixrt.grammar.jump_forward import draft_tokens
+from radixrt.grammar.vocabulary import Vocabulary
+from radixrt.types import GrammarOptions, GrammarSpec
+
+if TYPE_CHECKING:
+    from llguidance._lib import JsonCompileOptions
+
+LIMITS = LLParserLimits(  # fuel is deterministic: about 20 ms to compile, and 15 ms for the worst mask
+    initial_lexer_fuel=1_000_000,
+    step_lexer_fuel=200_000,
+    step_max_items=50_000,
+    max_lexer_states=50_000,
+    max_grammar_size=200_000,
+    verbose_errors=False,
+)
+ESCAPES = 'nrbtf\\"'
+"""Escapes allowed in JSON strings.  Without ``\\u`` every character has one spelling, so that no key can hide behind another."""
+MAX_MIN_TOKENS = 4096
+RECENT = 4
+
+
+class LLGuidanceGrammar:
+    """A compiled grammar; its states share one lexer, which grows with what requests visit."""
+
+    def __init__(self, matcher: LLMatcher, vocabulary: Vocabulary, num_bytes: int) -> None:
+        self._matcher = matcher
+        self._vocabulary = vocabulary
+        self.memory_bytes = 64 * 1024 + 32 * num_bytes
+        self.min_tokens = min_tokens(self.new_state(), vocabulary)
+
+    def new_state(self) -> LLGuidanceState:
+        return LLGuidanceState(self._matcher.deep_copy(), self._vocabulary)
+
+
+class LLGuidanceState:
+    """A ``GrammarState`` over a matcher.  End tokens never reach the matcher, whose own idea of an end is one token."""
+
+    __slots__ = ("_ended", "_forced", "_matcher", "_tokens", "_vocabulary")
+
+    def __init__(self, matcher: LLMatcher, vocabulary: Vocabulary) -> None:
+        self._matcher = matcher
+        self._vocabulary = vocabulary
+        self._tokens: list[int] = []
+        self._forced = b""  # what is known to come next; asking anew costs time for all of it
+        self._ended = False
+
+    def accept(self, token: int) -> bool:
+        if self._ended:
+            return False
+        if self._vocabulary.is_end(token):
+            self._ended = self.is_accepting()
+            return self._ended
+        spelled = self._vocabulary.bytes_of(token)
+        if spelled is None or self._matcher.is_error() or self._matcher.try_consume_tokens([token]) != 1:
+            return False
+        self._tokens.append(token)
+        self._forced = self._forced[len(spelled) :] if self._forced.startswith(spelled) else b""
+        return True
+
+    def rollback(self, num_tokens: int) -> None:
+        if num_tokens and self._ended:
+            self._ended = False
+            num_tokens -= 1
+        if num_tokens:
+            self._matcher.rollback(num_tokens)
+            del self._tokens[-num_tokens:]
+            self._forced = b""
+
+    def fill_mask(self, row: np.ndarray) -> None:
+        """Raises GrammarError when the limits of the engine are hit: the mask is then unknown, and nothing may follow."""
+        row = row[: self._vocabulary.num_words]
+        if self._ended or self._matcher.is_stopped():
+            row[:] = 0
+        else:
+            self._matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
+        if self._matcher.is_error():
+            row[:] = 0
+            raise GrammarError(f"The grammar became too complex: {first_line(self._matcher.get_error())}")
+        row &= ~self._vocabulary.end_mask
+        if self.is_accepting():
+            row |= self._vocabulary.end_mask
+
+    def draft(self, max_tokens: int) -> Sequence[int]:
+        return draft_tokens(self, self._vocabulary, self._tokens[-RECENT:], max_tokens)
+
+    def is_finished(self) -> bool:
+        return self._ended or (self._matcher.is_stopped() and not self._matcher.is_error())
+
+    def is_accepting(self) -> bool:
+        return self._ended or self._matcher.is_accepting()
+
+    def fork(self) -> LLGuidanceState:
+        other = LLGuidanceState(self._matcher.deep_copy(), self._vocabulary)
+        other._tokens, other._forced, other._ended = self._tokens.copy(), self._forced, self._ended
+        return other
+
+    def forced_bytes(self, limit: int) -> bytes:
+        if not self._forced and not self.is_accepting() and not self._matcher.is_stopped():
+            self._forced = self._matcher.compute_ff_bytes()
+        return whole_characters(self._forced, limit)
+
+    def close(self, max_tokens: int) -> Sequence[int] | None:
+        return close_tokens(self.fork(), self._vocabulary, max_tokens)
+
+
+def min_tokens(state: Any, vocabulary: Vocabulary) -> int:
+    """Return the length of the shortest text found; GrammarError when there is none."""
+    shortest = close_tokens(state, vocabulary, MAX_MIN_TOKENS, 2 * MAX_MIN_TOKENS)
+    if shortest is None:
+        raise GrammarError(f"The grammar has no finite answer, or none within {MAX_MIN_TOKENS} tokens.")
+    return len(shortest)
+
+
+def compile(spec: GrammarSpec, vocabulary: Vocabulary) -> LLGuidanceGrammar:
+    """Compile a ``json_schema`` or ``json_object``; GrammarError, naming keyword and place, for what cannot be enforced."""
+    match spec.kind:
+        case "json_object":
+            return compile_schema({"type": "object"}, spec.options, vocabulary)
+        case "json_schema":
+            return compile_schema(msgspec.json.decode(spec.text), spec.options, vocabulary)
+        case _:
+            raise GrammarError(f"llguidance does not take a grammar of kind {spec.kind}.")
+
+
+def compile_schema(schema: dict[str, Any] | bool, options: GrammarOptions, vocabulary: Vocabulary) -> LLGuidanceGrammar:
+    """Compile a JSON schema as it stands; GrammarError where the engine refuses it."""
+    return compile_lark(f"start: {json_part(schema, options)}", vocabulary)
+
+
+def compile_lark(grammar: str, vocabulary: Vocabulary) -> LLGuidanceGrammar:
+    """Compile a Lark grammar in llguidance's dialect.
+
+    Without ``no_forcing`` masks would allow, of forced text, only the tokens that the engine itself cuts it into.
+    """
+    text = LLMatcher.grammar_from_lark('%llguidance {"no_forcing": true}\n' + grammar)
+    matcher = LLMatcher(_tokenizer(vocabulary), text, log_level=0, limits=LIMITS)
+    if matcher.is_error():
+        raise GrammarError(f"The grammar cannot be enforced: {first_line(matcher.get_error())}")
+    return LLGuidanceGrammar(matcher, vocabulary, len(grammar))
+
+
+def json_part(schema: dict[str, Any] | bool, options: GrammarOptions) -> str:
+    """Return the part of a Lark grammar that stands for JSON text of a schema."""
+    if not isinstance(schema, dict):
+        schema = {} if schema else {"enum": []}
+    return f"%json {msgspec.json.encode({**schema, 'x-guidance': json_options(options)}).decode()}"
+
+
+def json_options(options: GrammarOptions) -> JsonCompileOptions:
+    """What the engine is told about JSON text."""
+    match options.whitespace:
+        case "compact":
+            spacing: JsonCompileOptions = {"whitespace_flexible": False}
+        case "fixed":
+            spacing = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+        case "flexible":
+            spacing = {"whitespace_pattern": rf"[ \n\r\t]{{0,{options.max_whitespace}}}"}
+    return {**spacing, "json_allowed_escapes": ESCAPES, "lenient": False, "coerce_one_of": False}
+
+
+class _Tokens:
+    """A vocabulary as llguidance asks for it.  The engine's own tokenising is not used, so it may be one token a byte."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        texts = [vocabulary.bytes_of(token) for token in range(vocabulary.size)]
+        self.special_token_ids = [token for token, text in enumerate(texts) if text is None]
+        self.tokens = [b"<|%d|>" % token if text is None else text for token, text in enumerate(texts)]
+        self.eos_token_id = vocabulary.end_ids[0] if vocabulary.end_ids else self.special_token_ids[0]
+        self.bos_token_id = None
+
+    def __call__(self, text: bytes | str) -> list[int]:
+        return []
+
+
+_tokenizers: WeakKeyDictionary[Vocabulary, LLTokenizer] = WeakKeyDictionary()
+
+
+def _tokenizer(vocabulary: Vocabulary) -> LLTokenizer:
+    tokenizer = _tokenizers.get(vocabulary)
+    if tokenizer is None:
+        wrapper = TokenizerWrapper(_Tokens(vocabulary))
+        tokenizer = LLTokenizer(
+            wrapper, n_vocab=vocabulary.size, eos_token=list(vocabulary.end_ids) or None, slices=LLTokenizer.json_slices()
+        )
+        _tokenizers[vocabulary] = tokenizer
+    return tokenizer
+
+
+def first_line(message: str) -> str:
+    """The part of an engine's message that says what is wrong, without a dump of its state."""
+    lines = [line.strip() for line in message.partition("<state>")[0].splitlines() if line.strip()]
+    return " ".join(lines)[:300]
+
+
+def whole_characters(text: bytes, limit: int) -> bytes:
+    """Return at most ``limit`` bytes of a text that starts at a character, cut where one ends."""
+    cut = text[:limit]
+    for back in range(1, min(4, len(cut)) + 1):
+        byte = cut[-back]
+        if byte & 0xC0 != 0x80:  # the last character starts here
+            length = 1 if byte < 0x80 else 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
+            return cut if length <= back else cut[:-back]
+    return cut
