@@ -17,13 +17,24 @@ from typing import Any, NoReturn
 import radixrt
 from radixrt import settings
 from radixrt.bench import flags
-from radixrt.config import CacheConfig, EngineConfig, Hardware, ModelConfig, ScheduleConfig, ServerConfig, flag, nearest, resolve
+from radixrt.config import (
+    CacheConfig,
+    EngineConfig,
+    GrammarConfig,
+    Hardware,
+    ModelConfig,
+    ScheduleConfig,
+    ServerConfig,
+    flag,
+    nearest,
+    resolve,
+)
 from radixrt.errors import ConfigError, RadixrtError
 from radixrt.types import SamplingParams
 
 EXIT_FAILURE = 1
 EXIT_CONFIG = 2
-ENGINE_GROUPS: tuple[type[Any], ...] = (ModelConfig, CacheConfig, ScheduleConfig)
+ENGINE_GROUPS: tuple[type[Any], ...] = (ModelConfig, CacheConfig, ScheduleConfig, GrammarConfig)
 ALL_GROUPS: tuple[type[Any], ...] = (ServerConfig, *ENGINE_GROUPS)
 SHOWN_PACKAGES = ("torch", "numpy", "tokenizers", "transformers", "gguf", "safetensors", "fastapi", "uvicorn", "pyzmq", "msgspec", "orjson")
 

@@ -23,6 +23,7 @@ CACHE_AWARE_POLICIES = ("lpm", "shortest-prefill-first", "dfs-weight", "hrrn")
 PRIORITY_POLICIES = ("lpm", "fcfs", "priority", "lof", "shortest-prefill-first")
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
+GRAMMAR_BACKENDS = ("fsm", "xgrammar", "llguidance")
 EVICTION_POLICIES = ("lru", "lfu", "slru", "fifo", "mru", "filo", "priority", "cost")
 
 
@@ -127,12 +128,25 @@ class ScheduleConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class GrammarConfig:
+    """Constraints on what is generated."""
+
+    grammar_backend: str = option(
+        "auto", "engine that compiles every constraint it can serve; default: the best one for each", choices=("auto", *GRAMMAR_BACKENDS)
+    )
+    grammar_compile_timeout: float = option(5.0, "longest time that one grammar may take to compile", metavar="SECONDS")
+    grammar_cache_bytes: int = option(256 << 20, "memory that compiled grammars are kept in", metavar="BYTES")
+    disable_jump_forward: bool = option(False, "compute every token of constrained text in a step of its own, also forced ones")
+
+
+@dataclass(frozen=True, kw_only=True)
 class EngineConfig:
     """Everything an engine needs."""
 
     model: ModelConfig = field(default_factory=ModelConfig)
     cache: CacheConfig = field(default_factory=CacheConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
+    grammar: GrammarConfig = field(default_factory=GrammarConfig)
 
     @classmethod
     def of(cls, **options: Any) -> EngineConfig:
@@ -140,7 +154,7 @@ class EngineConfig:
 
         Raises ConfigError, with the nearest name, for a name that no group has.
         """
-        groups = {"model": ModelConfig, "cache": CacheConfig, "schedule": ScheduleConfig}
+        groups = {"model": ModelConfig, "cache": CacheConfig, "schedule": ScheduleConfig, "grammar": GrammarConfig}
         parts: dict[str, dict[str, Any]] = {group: {} for group in groups}
         owner = {f.name: group for group, kind in groups.items() for f in fields(kind)}
         for name, value in options.items():
@@ -238,13 +252,13 @@ def resolve(config: EngineConfig, hardware: Hardware) -> EngineConfig:
         enable_priority_scheduling=schedule.enable_priority_scheduling or order == "priority",
         max_running_requests=(64 if device == "cpu" else 256) if schedule.max_running_requests is None else schedule.max_running_requests,
     )
-    resolved = EngineConfig(model=model, cache=cache, schedule=schedule)
+    resolved = EngineConfig(model=model, cache=cache, schedule=schedule, grammar=config.grammar)
     _check(resolved)
     return resolved
 
 
 def _check(config: EngineConfig) -> None:
-    for part in (config.model, config.cache, config.schedule):
+    for part in (config.model, config.cache, config.schedule, config.grammar):
         for f in fields(part):
             value, choices = getattr(part, f.name), f.metadata["choices"]
             if choices and value not in choices:
@@ -275,6 +289,10 @@ def _check(config: EngineConfig) -> None:
         raise ConfigError(f"--pin-budget must be in [0, 1], got {cache.pin_budget}")
     if not cache.max_pin_ttl > 0.0:
         raise ConfigError(f"--max-pin-ttl must be above 0 seconds, got {cache.max_pin_ttl}")
+    if not (math.isfinite(config.grammar.grammar_compile_timeout) and config.grammar.grammar_compile_timeout > 0):
+        raise ConfigError(f"--grammar-compile-timeout must be above 0 seconds, got {config.grammar.grammar_compile_timeout}")
+    if config.grammar.grammar_cache_bytes < 0:
+        raise ConfigError(f"--grammar-cache-bytes must be at least 0, got {config.grammar.grammar_cache_bytes}")
     _check_schedule(schedule)
     if cache.disable_radix_cache and schedule.schedule_policy in CACHE_AWARE_POLICIES:
         raise ConfigError(

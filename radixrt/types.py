@@ -234,7 +234,8 @@ class FinishReason(enum.StrEnum):
 class Finish(msgspec.Struct, frozen=True, omit_defaults=True):
     """Why a request ended.  ``matched`` is the stop token id or stop string; ``status`` an HTTP status for aborts.
 
-    ``closed``: the tokens ran out, and the text is complete under its grammar all the same.
+    ``closed``: the tokens ran out, and the text is complete under its grammar all the same.  ``code`` and ``param``: of an
+    error, as in ``radixrt.errors``.
     """
 
     reason: FinishReason
@@ -242,6 +243,8 @@ class Finish(msgspec.Struct, frozen=True, omit_defaults=True):
     message: str | None = None
     status: int | None = None
     closed: bool = False
+    code: str | None = None
+    param: str | None = None
 
 
 class TokenOutput(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -289,6 +292,28 @@ class RequestOutput(msgspec.Struct, frozen=True, kw_only=True):
     report: dict[str, Any] | None = None
 
 
+class GrammarStats(msgspec.Struct, frozen=True, kw_only=True):
+    """What constraints have cost and saved; counters only grow but for ``cached_bytes`` and ``pending``.
+
+    ``wait_seconds``: what requests waited for grammars.  ``masked_rows``: sampled positions under a grammar, whose masks took
+    ``mask_seconds``.  Drafts are those of grammars and of drafters.  ``closed``: texts ended in time for their budget.
+    """
+
+    compiled: int = 0
+    compile_seconds: float = 0.0
+    wait_seconds: float = 0.0
+    refused: int = 0
+    timed_out: int = 0
+    cache_hits: int = 0
+    cached_bytes: int = 0
+    pending: int = 0
+    masked_rows: int = 0
+    mask_seconds: float = 0.0
+    drafted_tokens: int = 0
+    accepted_drafts: int = 0
+    closed: int = 0
+
+
 class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     """A snapshot of the engine core after a step; tokens are KV slots, counters only grow.
 
@@ -321,6 +346,7 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     wait_seconds: dict[str, float] = {}
     finished: int = 0
     aborted: int = 0
+    grammar: GrammarStats = GrammarStats()
 
 
 class KVEventsAddress(msgspec.Struct, frozen=True):

@@ -81,6 +81,8 @@ class EchoCore:
             os._exit(7)
         return Done(question.id == "there")
 
+    patience = None
+
     def has_work(self) -> bool:
         return bool(self._running or self._ended)
 

@@ -18,7 +18,7 @@ NATIVE_TREE = {"auto": None, "python": False, "native": True}
 
 def build_scheduler(
     cache: CacheConfig, schedule: ScheduleConfig, *, num_slots: int, context_length: int, drafter: Drafter | None = None,
-    random_seed: int | None = None,
+    jump_forward: bool = True, random_seed: int | None = None,
 ) -> Scheduler:
     """Build a scheduler over an empty cache of ``num_slots`` tokens.  The configs are resolved."""
     num_rows = schedule.max_running_requests
@@ -43,6 +43,7 @@ def build_scheduler(
         deadlines=Deadlines(waiting=schedule.waiting_timeout, running=schedule.running_timeout),
         delayer=_delayer(schedule, token_budget),
         drafter=drafter,
+        jump_forward=jump_forward,
     )
 
 

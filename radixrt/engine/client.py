@@ -107,9 +107,9 @@ class _QueueInbox:
     def __init__(self, commands: queue.SimpleQueue[Command]) -> None:
         self._commands = commands
 
-    def receive(self, *, block: bool) -> Command | None:
+    def receive(self, *, timeout: float | None) -> Command | None:
         try:
-            return self._commands.get(block=block)
+            return self._commands.get(block=timeout != 0, timeout=timeout or None)
         except queue.Empty:
             return None
 

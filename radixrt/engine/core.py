@@ -10,6 +10,7 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import torch
 
@@ -20,10 +21,14 @@ from radixrt.cache.slots import PageTable
 from radixrt.config import CacheConfig, EngineConfig, Hardware, ScheduleConfig, resolve
 from radixrt.engine.assembly import build_scheduler
 from radixrt.engine.cache_desk import CacheDesk
+from radixrt.engine.grammars import LOOK_SECONDS, GrammarDesk, check_budget, compile_service
 from radixrt.engine.kv_publisher import KVEventsConfig, KVPublisher
 from radixrt.engine.questions import AnyAnswer, AnyQuestion
 from radixrt.engine.step_loop import StepLoop
-from radixrt.errors import ConfigError, InvalidSampling, PromptTooLong, RequestError
+from radixrt.errors import ConfigError, GrammarError, InvalidSampling, Overloaded, PromptTooLong, RequestError
+from radixrt.grammar.base import Grammar
+from radixrt.grammar.budget import Closing
+from radixrt.grammar.compile.service import CompileService, CompileStats
 from radixrt.models import Model
 from radixrt.models.config import ModelShape
 from radixrt.runner.loader import load_model
@@ -31,10 +36,11 @@ from radixrt.runner.runner import ModelRunner
 from radixrt.runner.stream import InlineStream, ThreadStream
 from radixrt.schedule.batching import build_batch, build_sampling, read_results
 from radixrt.schedule.drafter import Drafter
+from radixrt.schedule.masks import MaskArena
 from radixrt.schedule.request import Request
 from radixrt.schedule.scheduler import Scheduler
-from radixrt.schedule.step import RowResult, ScheduledStep
-from radixrt.types import EngineStats, GenerateRequest, ModelInfo, TokenOutput
+from radixrt.schedule.step import Counters, RowResult, ScheduledStep
+from radixrt.types import EngineStats, GenerateRequest, GrammarStats, ModelInfo, TokenOutput
 
 # Pool size chosen on a CPU when neither flag nor memory says less.
 DEFAULT_CPU_TOKENS = 65_536
@@ -43,7 +49,8 @@ DEFAULT_CPU_TOKENS = 65_536
 class BatchRunner:
     """Runs scheduled steps as batches of tensors."""
 
-    def __init__(self, runner: ModelRunner, pages: PageTable, vocab_size: int, device: torch.device) -> None:
+    def __init__(self, runner: ModelRunner, pages: PageTable, vocab_size: int, device: torch.device, counters: Counters) -> None:
+        self.masks = MaskArena(vocab_size, counters)
         self.runner = runner
         self.pages = pages
         self.vocab_size = vocab_size
@@ -65,7 +72,7 @@ class LaunchedBatch:
 
     def sample(self) -> None:
         """Queue the sampling; the step before has been committed."""
-        sampling = build_sampling(self._step, self._owner.vocab_size, self._owner.device)
+        sampling = build_sampling(self._step, self._owner.vocab_size, self._owner.device, self._owner.masks)
         self._samples = self._owner.runner.sample(self._batch, self._logits, sampling)
 
     def results(self) -> list[RowResult]:
@@ -85,6 +92,7 @@ class EngineCore:
         runner: ModelRunner,
         device: torch.device,
         overlap: bool,
+        grammars: CompileService | None = None,
         random_seed: int | None = None,
     ) -> None:
         self.info = info
@@ -98,7 +106,11 @@ class EngineCore:
         self._desk = CacheDesk(
             scheduler.cache, pin_budget=config.cache.pin_budget, max_pin_ttl=config.cache.max_pin_ttl, publisher=publisher
         )
-        self._loop = StepLoop(scheduler, BatchRunner(runner, scheduler.cache.page_table, info.vocab_size, device), overlap=overlap)
+        self._grammars = None if grammars is None else GrammarDesk(
+            grammars, self._queue, waiting_timeout=config.schedule.waiting_timeout
+        )
+        batches = BatchRunner(runner, scheduler.cache.page_table, info.vocab_size, device, scheduler.counters)
+        self._loop = StepLoop(scheduler, batches, overlap=overlap)
 
     @classmethod
     def load(cls, config: EngineConfig, *, progress: Callable[[int, int, str], None] | None = None) -> EngineCore:
@@ -113,7 +125,8 @@ class EngineCore:
         backend = attention.select_backend(config.model.attention_backend)
         core = cls.build(
             model=loaded.model, backend=backend, cache=config.cache, schedule=config.schedule, num_slots=num_slots,
-            device=torch.device(config.model.device), random_seed=config.model.random_seed,
+            device=torch.device(config.model.device), grammars=partial(compile_service, config.model, config.grammar),
+            jump_forward=not config.grammar.disable_jump_forward, random_seed=config.model.random_seed,
         )
         core.config = replace(
             config,
@@ -145,9 +158,11 @@ class EngineCore:
         num_slots: int,
         device: torch.device,
         drafter: Drafter | None = None,
+        grammars: Callable[[ModelInfo], CompileService] | None = None,
+        jump_forward: bool = True,
         random_seed: int | None = None,
     ) -> EngineCore:
-        """Build a core around a model.  The configs are resolved."""
+        """Build a core around a model.  The configs are resolved; without ``grammars`` no request may have one."""
         shape = model.shape
         num_rows = schedule.max_running_requests
         assert num_rows is not None, "the config is resolved"
@@ -156,7 +171,8 @@ class EngineCore:
             dtype=getattr(torch, cache.kv_cache_dtype), device=device,
         )
         scheduler = build_scheduler(
-            cache, schedule, num_slots=num_slots, context_length=shape.context_length, drafter=drafter, random_seed=random_seed
+            cache, schedule, num_slots=num_slots, context_length=shape.context_length, drafter=drafter,
+            jump_forward=jump_forward, random_seed=random_seed,
         )
         overlap = not schedule.disable_overlap_schedule
         # Kernels of other devices are asynchronous by themselves; on a CPU a thread makes them so.
@@ -168,7 +184,7 @@ class EngineCore:
         )
         return cls(
             info=info, config=EngineConfig(cache=cache, schedule=schedule), scheduler=scheduler, runner=runner, device=device,
-            overlap=overlap, random_seed=random_seed,
+            overlap=overlap, grammars=None if grammars is None else grammars(info), random_seed=random_seed,
         )
 
     def add(self, request: GenerateRequest) -> None:
@@ -186,17 +202,40 @@ class EngineCore:
         sampling.validate(info.vocab_size)
         if request.logprobs is not None:
             request.logprobs.validate(info.vocab_size, len(request.prompt))
+        if sampling.grammar is None:
+            self._queue(request, None)
+        elif self._grammars is None:
+            raise GrammarError("This engine has no tokenizer, which constraints need.")
+        elif self._scheduler.max_queued is not None and len(self._grammars) >= self._scheduler.max_queued:
+            raise Overloaded(f"{len(self._grammars)} requests are waiting for a grammar, which is all that may")
+        else:
+            self._grammars.add(request, sampling.grammar, time.monotonic())
+
+    def _queue(self, request: GenerateRequest, grammar: Grammar | None) -> None:
+        """Hand a request that was checked, with its grammar, to the scheduler; raises GrammarError and Overloaded."""
+        info, sampling = self.info, request.sampling
+        longest = min(info.context_length, info.capacity_tokens)
         max_new = longest if sampling.max_new_tokens is None else sampling.max_new_tokens
         stop_ids = frozenset() if sampling.ignore_eos else frozenset((*info.eos_token_ids, *sampling.stop_token_ids))
         if sampling.min_new_tokens and len(stop_ids) >= info.vocab_size:
             raise InvalidSampling("min_new_tokens with every token a stop token leaves nothing to generate", param="min_new_tokens")
         seed = self._random.getrandbits(63) if sampling.seed is None else sampling.seed
         max_length = min(len(request.prompt) + max_new, longest)
-        self._scheduler.add(Request(request, max_length=max_length, stop_ids=stop_ids, seed=seed), time.monotonic())
+        state = closing = None
+        if grammar is not None and sampling.grammar is not None:
+            room = max_length - len(request.prompt)
+            check_budget(grammar, sampling.grammar, room)
+            state = grammar.new_state()
+            if sampling.grammar.options.truncate == "close" and room:
+                closing = Closing(state, grammar.min_tokens)
+                closing.begin(room)
+        queued = Request(request, max_length=max_length, stop_ids=stop_ids, seed=seed, grammar=state, closing=closing)
+        self._scheduler.add(queued, time.monotonic())
 
     def abort(self, uid: int) -> None:
         """End a request; its last output comes with a later step.  Idempotent."""
-        self._scheduler.abort(uid)
+        if self._grammars is None or not self._grammars.abort(uid):
+            self._scheduler.abort(uid)
 
     def flush(self) -> bool:
         """Empty the cache; False, with nothing done, unless idle."""
@@ -209,7 +248,12 @@ class EngineCore:
         return self._desk.answer(question, time.monotonic())
 
     def has_work(self) -> bool:
-        return self._loop.has_work()
+        return self._loop.has_work() or (self._grammars is not None and self._grammars.has_news(time.monotonic()))
+
+    @property
+    def patience(self) -> float | None:
+        """Seconds after which somebody who saw no work is to look again; None: when there is a command."""
+        return LOOK_SECONDS if self._grammars is not None and len(self._grammars) else None
 
     def step(self) -> list[TokenOutput]:
         """Launch the next step and take in the one before (or, without overlap, itself).
@@ -218,21 +262,23 @@ class EngineCore:
         """
         now = time.monotonic()
         self._desk.tick(now)
+        refused = [] if self._grammars is None else self._grammars.tick(now)
         outputs = self._loop.step(now)
         self._desk.publish()
-        return outputs
+        return refused + outputs
 
     def stats(self) -> EngineStats:
         """Count slots, requests and what has happened so far."""
         cache, counters = self._scheduler.cache, self._scheduler.counters
         tree = cache.tree.stats()
+        grammars = CompileStats() if self._grammars is None else self._grammars.stats
         return EngineStats(
             capacity_tokens=cache.num_slots,
             free_tokens=cache.slots.num_free,
             cached_tokens=tree.evictable,
             locked_tokens=cache.num_slots - cache.slots.num_free - tree.evictable,
             num_running=len(self._scheduler.running),
-            num_waiting=len(self._scheduler.waiting),
+            num_waiting=len(self._scheduler.waiting) + (0 if self._grammars is None else len(self._grammars)),
             num_retracted=counters.retractions,
             num_preempted=counters.preemptions,
             num_timed_out=counters.timeouts,
@@ -251,6 +297,21 @@ class EngineCore:
             wait_seconds=dict(counters.wait_seconds),
             finished=counters.finished,
             aborted=counters.aborted,
+            grammar=GrammarStats(
+                compiled=grammars.compiled,
+                compile_seconds=grammars.compile_seconds,
+                wait_seconds=0.0 if self._grammars is None else self._grammars.wait_seconds,
+                refused=grammars.refused,
+                timed_out=grammars.timed_out,
+                cache_hits=grammars.cache_hits,
+                cached_bytes=grammars.cached_bytes,
+                pending=grammars.pending,
+                masked_rows=counters.masked_rows,
+                mask_seconds=counters.mask_seconds,
+                drafted_tokens=counters.drafted_tokens,
+                accepted_drafts=counters.accepted_drafts,
+                closed=counters.closed,
+            ),
         )
 
     def check_invariants(self) -> None:
@@ -261,6 +322,8 @@ class EngineCore:
         """Let queued work end."""
         self._runner.close()
         self._desk.close()
+        if self._grammars is not None:
+            self._grammars.close()
 
 
 def _pool_size(shape: ModelShape, config: EngineConfig, memory_bytes: int) -> int:

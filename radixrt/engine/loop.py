@@ -29,6 +29,7 @@ from radixrt.engine.link import (
     Stop,
 )
 from radixrt.engine.questions import AnyAnswer, AnyQuestion, Declined
+from radixrt.engine.stream import ended_by
 from radixrt.errors import ConfigError, RadixrtError
 from radixrt.types import EngineStats, Finish, FinishReason, GenerateRequest, ModelInfo, TokenOutput
 
@@ -53,6 +54,9 @@ class Core(Protocol):
 
     def has_work(self) -> bool: ...
 
+    @property
+    def patience(self) -> float | None: ...
+
     def step(self) -> list[TokenOutput]: ...
 
     def stats(self) -> EngineStats: ...
@@ -65,8 +69,11 @@ class LoadCore(Protocol):
 
 
 class Inbox(Protocol):
-    def receive(self, *, block: bool) -> Command | None:
-        """Return the next command; None when there is none, or, if told to block, when it is time to look around."""
+    def receive(self, *, timeout: float | None) -> Command | None:
+        """Return the next command; None when there is none within ``timeout`` seconds, or when it is time to look around.
+
+        None as the time-out: until there is one.
+        """
 
 
 def load_core(config: EngineConfig, *, progress: OnProgress | None = None) -> Core:
@@ -125,14 +132,14 @@ class CoreLoop:
     def _serve(self, core: Core) -> None:
         while not self.stopping:
             self.busy = core.has_work()
-            command = self._inbox.receive(block=not self.busy)
+            command = self._inbox.receive(timeout=0.0 if self.busy else core.patience)
             while command is not None and not self.stopping:
                 try:
                     self._accept(core, command)
                 except Exception:
                     logger.exception("%s could not be handled", type(command).__name__)
                     self._refuse(core, command)
-                command = self._inbox.receive(block=False)
+                command = self._inbox.receive(timeout=0.0)
             if not self.stopping and core.has_work():
                 self.busy = True
                 outputs = core.step()
@@ -177,7 +184,7 @@ class CoreLoop:
         try:
             core.add(request)
         except RadixrtError as error:
-            return refusal(request.uid, error.message, error.status)
+            return TokenOutput(request.uid, [], finish=ended_by(error))
         except Exception:
             logger.exception("request %d could not be added", request.uid)
             core.abort(request.uid)

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from radixrt.errors import EngineStopped, InternalError, Overloaded, RadixrtError, RequestError
-from radixrt.types import Finish, RequestOutput, TokenLogprob, Usage
+from radixrt.types import Finish, FinishReason, RequestOutput, TokenLogprob, Usage
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -172,6 +172,11 @@ def _answer(event: RequestOutput) -> Answer:
     )
 
 
+def ended_by(error: RadixrtError) -> Finish:
+    """Return the end of a request that an error keeps from its answer."""
+    return Finish(FinishReason.ABORT, message=error.message, status=error.status, code=error.code, param=error.param)
+
+
 def failure(finish: Finish | None) -> RadixrtError | None:
     """Return the error a finish stands for, or None when the answer is one (an abort on request is)."""
     if finish is None or finish.status is None or finish.status < 400:
@@ -181,6 +186,6 @@ def failure(finish: Finish | None) -> RadixrtError | None:
         return Overloaded(message)
     if finish.status == EngineStopped.status:
         return EngineStopped(message)
-    return RequestError(message) if finish.status < 500 else InternalError(message)
+    return RequestError(message, param=finish.param, code=finish.code) if finish.status < 500 else InternalError(message)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import math
 import os
 import signal
 import sys
@@ -32,8 +33,8 @@ class LinkInbox:
     def __init__(self, link: WorkerLink) -> None:
         self._link = link
 
-    def receive(self, *, block: bool) -> Command | None:
-        return self._link.receive(IDLE_MS if block else 0)
+    def receive(self, *, timeout: float | None) -> Command | None:
+        return self._link.receive(IDLE_MS if timeout is None else min(IDLE_MS, math.ceil(1000 * timeout)))
 
 
 def main(arguments: list[str], load: LoadCore = load_core) -> int:

@@ -17,7 +17,7 @@ from torch import Tensor
 from radixrt.batch import Batch, LogitEdits, PromptScores, Samples, SamplingBatch
 from radixrt.batch import Logprobs as LogprobArrays
 from radixrt.cache.slots import PageTable
-from radixrt.schedule.masks import token_masks
+from radixrt.schedule.masks import MaskArena
 from radixrt.schedule.request import Request
 from radixrt.schedule.step import RowResult, ScheduledRow, ScheduledStep
 from radixrt.types import TokenLogprob
@@ -89,11 +89,14 @@ def _prompt_scores(rows: Sequence[ScheduledRow], offsets: np.ndarray, to_device:
     return PromptScores(to_device(index), to_device(targets), top, _padded(given, to_device))
 
 
-def build_sampling(step: ScheduledStep, vocab_size: int, device: torch.device) -> SamplingBatch:
-    """Say how each sampled position of the step is to be sampled; the step before has been committed."""
+def build_sampling(step: ScheduledStep, vocab_size: int, device: torch.device, arena: MaskArena) -> SamplingBatch:
+    """Say how each sampled position of the step is to be sampled; the step before has been committed.
+
+    The masks lie in ``arena`` until the next call.
+    """
     params, positions, seeds = [], [], []
     edits: dict[str, list[tuple[int, np.ndarray, np.ndarray]]] = {"penalties": [], "repetition": [], "bias": []}
-    masks = token_masks(step, vocab_size)
+    masks = arena.fill(step)
     logprob_rows: list[int] = []
     given: list[tuple[int, ...]] = []
     top = at = 0
@@ -184,7 +187,7 @@ def _collect_edits(edits: dict[str, list[tuple[int, np.ndarray, np.ndarray]]], a
             edits["repetition"].append((at, ids, np.full(len(ids), params.repetition_penalty)))
     if params.logit_bias:
         edits["bias"].append((at, np.array(list(params.logit_bias)), np.array(list(params.logit_bias.values()))))
-    if position < request.num_prompt + params.min_new_tokens and request.stop_ids:
+    if position < request.num_prompt + params.min_new_tokens and request.stop_ids and request.grammar is None:
         forbidden = np.array(sorted(request.stop_ids))
         edits["bias"].append((at, forbidden, np.full(len(forbidden), -np.inf)))
 

@@ -1,38 +1,83 @@
-"""The grammar masks of a step's sampled positions, made once the step before is committed."""
+"""The grammar masks of a step's sampled positions, filled while the step computes, once the step before is committed."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
+
 import numpy as np
 
+from radixrt.errors import GrammarError
 from radixrt.grammar.bitmask import allow_all
-from radixrt.schedule.step import ScheduledRow, ScheduledStep
+from radixrt.schedule.request import Request
+from radixrt.schedule.step import Counters, ScheduledRow, ScheduledStep
 
 
-def token_masks(step: ScheduledStep, vocab_size: int) -> np.ndarray | None:
-    """Return packed masks [S, ceil(V / 32)] of the positions the step samples; None when no grammar has a say."""
-    masks: np.ndarray | None = None
-    at = 0
-    for row in step.rows:
-        if row.request.grammar is not None and row.num_samples and not row.is_void:
-            if masks is None:
-                masks = allow_all(sum(other.num_samples for other in step.rows), vocab_size)
-            _fill(masks[at : at + row.num_samples], row)
-        at += row.num_samples
-    return masks
+class MaskArena:
+    """One piece of memory for the masks of every step.
+
+    A step's masks are valid until the next call: by then the step before has been sampled.
+    """
+
+    def __init__(self, vocab_size: int, counters: Counters | None = None) -> None:
+        self._vocab_size = vocab_size
+        self._counters = counters or Counters()
+        self._rows = allow_all(0, vocab_size)
+
+    def fill(self, step: ScheduledStep) -> np.ndarray | None:
+        """Return packed masks [S, ceil(V / 32)] of the positions the step samples; None when no grammar has a say."""
+        if not any(row.request.grammar is not None and row.num_samples and not row.is_void for row in step.rows):
+            return None
+        started = time.perf_counter()
+        num_samples = sum(row.num_samples for row in step.rows)
+        if num_samples > len(self._rows):
+            self._rows = allow_all(max(num_samples, 2 * len(self._rows)), self._vocab_size)
+        masks = self._rows[:num_samples]
+        masks.fill(-1)
+        at = 0
+        for row in step.rows:
+            if row.request.grammar is not None and row.num_samples and not row.is_void:
+                self._counters.masked_rows += _fill(masks[at : at + row.num_samples], row)
+            at += row.num_samples
+        self._counters.mask_seconds += time.perf_counter() - started
+        return masks
 
 
-def _fill(masks: np.ndarray, row: ScheduledRow) -> None:
+def _fill(masks: np.ndarray, row: ScheduledRow) -> int:
     """Masks of a row's positions: the grammar walks through the drafts and back.  A draft it forbids ends the walk: its
-    own position is masked, and what follows it will be void."""
+    own position is masked, and what follows it will be void.  Returns how many were filled."""
     request = row.request
     assert request.grammar is not None
-    accepted = 0
+    accepted = filled = 0
     for i, position in enumerate(range(row.sample_from, row.end + 1)):
         if position < request.num_verified:
             continue
-        request.grammar.fill_mask(masks[i])
+        filled += 1
+        try:
+            request.grammar.fill_mask(masks[i])
+        except GrammarError as error:  # over the limits of its engine: the request ends where nothing may be sampled
+            request.fault = error
+            masks[i] = 0
+            break
+        if position < request.num_prompt + request.sampling.min_new_tokens:
+            _forbid_stops(masks[i], request)
         if position >= len(request.tokens) or not request.grammar.accept(request.tokens[position]):
             break
         accepted += 1
     if accepted:
         request.grammar.rollback(accepted)
+    return filled
+
+
+def _forbid_stops(mask: np.ndarray, request: Request) -> None:
+    """The text is to be longer: forbid what ends it, unless the grammar allows nothing else."""
+    without = mask.copy()
+    _clear(without, list(request.stop_ids))
+    if without.any():
+        mask[:] = without
+
+
+def _clear(mask: np.ndarray, tokens: Sequence[int]) -> None:
+    words = mask.view(np.uint32)
+    for token in tokens:
+        words[token >> 5] &= ~np.uint32(1 << (token & 31))

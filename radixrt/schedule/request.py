@@ -6,7 +6,9 @@ import enum
 from array import array
 
 from radixrt.cache.prefix_cache import Lease
+from radixrt.errors import GrammarError
 from radixrt.grammar.base import GrammarState
+from radixrt.grammar.budget import Closing
 from radixrt.types import Divergence, GenerateRequest, LogprobOptions, SamplingParams
 from radixrt_kernels.ops import common_prefix_length
 
@@ -35,8 +37,10 @@ class Request:
         "admitted_level",
         "arrival",
         "arrived",
+        "closing",
         "divergence",
         "epoch",
+        "fault",
         "grammar",
         "lease",
         "level",
@@ -73,6 +77,7 @@ class Request:
         stop_ids: frozenset[int] = frozenset(),
         seed: int = 0,
         grammar: GrammarState | None = None,
+        closing: Closing | None = None,
     ) -> None:
         self.uid = request.uid
         self.tokens = array("i", request.prompt)
@@ -84,6 +89,8 @@ class Request:
         self.stop_ids = stop_ids
         self.seed = seed
         self.grammar = grammar
+        self.closing = closing  # ends the text of the grammar in time
+        self.fault: GrammarError | None = None  # what the grammar broke on, whose masks are empty since
         self.priority = request.priority
         self.routing_key = request.routing_key
         self.level = self.admitted_level = 0

@@ -42,6 +42,7 @@ class Scheduler:
         decode_share: share of ``token_budget`` that decoding requests may fill, drafts included, while prompts want it too.
         priorities: what priorities mean, or None to ignore them.
         drafter: guesses for requests without a grammar, or None.
+        jump_forward: let grammars draft the text they leave no choice about.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class Scheduler:
         deadlines: Deadlines | None = None,
         delayer: PrefillDelayer | None = None,
         drafter: Drafter | None = None,
+        jump_forward: bool = True,
     ) -> None:
         self.cache = cache
         self.token_budget = token_budget
@@ -73,7 +75,7 @@ class Scheduler:
         self.waiting = WaitingQueue(cache, policy, aging=None if priorities is None else priorities.aging)
         self.running: list[Request] = []
         self.counters = Counters()
-        self.verifier = Verifier(cache, self.counters, drafter=drafter)
+        self.verifier = Verifier(cache, self.counters, drafter=drafter, jump_forward=jump_forward)
         self._admission = Admission(cache=cache, waiting=self.waiting, estimate=self.estimate, max_running=max_running, delayer=delayer)
         self._deadlines = deadlines or Deadlines()
         self._requests: dict[int, Request] = {}
@@ -96,7 +98,7 @@ class Scheduler:
         self._requests[request.uid] = request
         self.counters.prompt_tokens += request.num_prompt
         self._deadlines.arrive(request.uid, now)
-        self._admission.add(request, now)
+        self._wait(request, now)
         if request.num_scored == 0:  # nothing predicts the first token
             request.num_scored = 1
             self._ended.append(self._output(request, None, [], [], [TokenLogprob(None, request.tokens[0])]))
@@ -158,7 +160,7 @@ class Scheduler:
         for request in again:
             self._restart(request)
             request.epoch += 1
-            self._admission.add(request, self._now)
+            self._wait(request, self._now)
         return self.take_ended()
 
     def fail_all(self, message: str) -> list[TokenOutput]:
@@ -352,7 +354,13 @@ class Scheduler:
         self._restart(request)
         request.num_retractions += 1
         self.counters.retractions += 1
-        self._admission.add(request, self._now)
+        self._wait(request, self._now)
+
+    def _wait(self, request: Request, now: float) -> None:
+        """Queue a request, with what its grammar forces next: that much text rides on the step that computes the prompt."""
+        if request.grammar is not None:
+            self.verifier.draft(request)
+        self._admission.add(request, now)
 
     def _restart(self, request: Request) -> None:
         request.status, request.lease = Status.WAITING, None

@@ -56,7 +56,11 @@ class RowResult:
 
 @dataclass(slots=True)
 class Counters:
-    """What has happened since the start; only grows.  Retractions include preemptions."""
+    """What has happened since the start; only grows.
+
+    Retractions include preemptions; ``closed`` texts were ended in time for their budget; ``masked_rows``: sampled positions
+    under a grammar, whose masks took ``mask_seconds`` to fill.
+    """
 
     prompt_tokens: int = 0
     cached_prompt_tokens: int = 0
@@ -64,6 +68,9 @@ class Counters:
     generated_tokens: int = 0
     drafted_tokens: int = 0
     accepted_drafts: int = 0
+    closed: int = 0
+    masked_rows: int = 0
+    mask_seconds: float = 0.0
     finished: int = 0
     aborted: int = 0
     retractions: int = 0

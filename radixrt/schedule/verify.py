@@ -6,10 +6,15 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from radixrt.cache.prefix_cache import PrefixCache
+from radixrt.errors import GrammarError
+from radixrt.grammar.base import GrammarState
 from radixrt.schedule.drafter import Drafter
 from radixrt.schedule.request import Request
 from radixrt.schedule.step import Counters, RowResult, ScheduledRow
 from radixrt.types import Finish, FinishReason, TokenLogprob
+
+# Most tokens that a grammar may draft at once: what it forces is confirmed far more often than guesses are.
+MAX_FORCED = 64
 
 
 class Verified(NamedTuple):
@@ -23,7 +28,8 @@ class Verified(NamedTuple):
 class Verifier:
     """Lets verified text grow by samples.
 
-    ``drafter`` guesses for requests without a grammar; with ``jump_forward`` grammars draft what they leave no choice about.
+    ``drafter`` guesses up to ``max_draft`` tokens for requests without a grammar; with ``jump_forward`` grammars draft what they
+    leave no choice about.
     """
 
     def __init__(
@@ -58,7 +64,7 @@ class Verifier:
             if position < request.num_verified:
                 continue
             if token < 0:
-                finish = Finish(FinishReason.ABORT, message="the model's output was not finite", status=500)
+                finish = _nothing_sampled(request)
                 break
             refuted = position < len(request.tokens) and request.tokens[position] != token
             if refuted:
@@ -66,16 +72,23 @@ class Verifier:
             elif position < len(request.tokens):
                 self._counters.accepted_drafts += 1
             finish = self._confirm(request, position, token)
+            way = self._close(request, token) if finish is None and request.closing is not None else None
+            if way is not None:
+                finish = Finish(FinishReason.LENGTH, closed=True)
+                logprobs += [TokenLogprob(None, closer) for closer in way]
+                break
             if result.logprobs is not None:
                 logprobs.append(result.logprobs[i])
+            if finish is None and request.num_verified >= request.max_length:
+                finish = Finish(FinishReason.LENGTH, closed=request.grammar is not None and request.grammar.is_accepting())
             if refuted:
                 break
         if finish is None:
-            self._draft(request)
+            self.draft(request)
         return Verified(finish, logprobs, scored)
 
     def _confirm(self, request: Request, position: int, token: int) -> Finish | None:
-        """The verified text grows by one token; returns why it is complete, or None."""
+        """The verified text grows by one token; returns why it is complete, but for its length, or None."""
         if position == len(request.tokens):
             request.tokens.append(token)
         request.num_verified = position + 1
@@ -86,9 +99,23 @@ class Verifier:
             return Finish(FinishReason.STOP, matched=token)
         if request.grammar is not None and request.grammar.is_finished():
             return Finish(FinishReason.STOP)
-        if request.num_verified >= request.max_length:
-            return Finish(FinishReason.LENGTH)
         return None
+
+    def _close(self, request: Request, token: int) -> Sequence[int] | None:
+        """Put the way to an end in the place of the newest token if none fits behind it; returns that way, or None."""
+        assert request.closing is not None
+        try:
+            way = request.closing.after(token, request.max_length - request.num_verified)
+        except GrammarError:  # over the limits of its engine
+            return None
+        if way is None:
+            return None
+        self._roll_back(request, request.num_verified - 1)
+        request.tokens.extend(way)
+        self._counters.generated_tokens += len(request.tokens) - request.num_verified
+        self._counters.closed += 1
+        request.num_verified = len(request.tokens)
+        return way
 
     def _roll_back(self, request: Request, position: int) -> None:
         """The sample at ``position`` refutes the draft there: forget it, what follows, and the K/V computed from it."""
@@ -98,14 +125,31 @@ class Verifier:
             self._cache.truncate(request.lease, request.num_computed)
         request.epoch += 1
 
-    def _draft(self, request: Request) -> None:
-        room = min(self.max_draft, request.max_length - 1 - len(request.tokens))
+    def draft(self, request: Request) -> None:
+        """Add guesses to tokens that are all verified."""
+        room = min(MAX_FORCED if request.grammar is not None else self.max_draft, request.max_length - 1 - len(request.tokens))
         if room <= 0 or len(request.tokens) > request.num_verified:
             return
         drafts: Sequence[int] = ()
         if request.grammar is not None:
-            drafts = request.grammar.draft(room) if self.jump_forward else ()
+            drafts = self._forced(request.grammar, room) if self.jump_forward else ()
         elif self.drafter is not None:
             drafts = self.drafter.draft(request.tokens, room)
         request.tokens.extend(drafts[:room])
         self._counters.drafted_tokens += len(drafts[:room])
+
+    @staticmethod
+    def _forced(grammar: GrammarState, room: int) -> Sequence[int]:
+        try:
+            return grammar.draft(room)
+        except GrammarError:  # over the limits of its engine; if it stays so, the mask says it
+            return ()
+
+
+def _nothing_sampled(request: Request) -> Finish:
+    """Why no token could be sampled at a position."""
+    if request.fault is not None:
+        return Finish(FinishReason.ABORT, message=request.fault.message, status=request.fault.status)
+    if request.grammar is not None:
+        return Finish(FinishReason.ABORT, message="no token that the grammar allows could be sampled", status=500)
+    return Finish(FinishReason.ABORT, message="the model's output was not finite", status=500)

@@ -13,7 +13,7 @@ from functools import cache
 import numpy as np
 
 from radixrt.cache.slots import PageTable
-from radixrt.schedule.masks import token_masks
+from radixrt.schedule.masks import MaskArena
 from radixrt.schedule.step import RowResult, ScheduledRow, ScheduledStep
 from radixrt.sim.faults import Faults, SimulatedFault
 from radixrt.sim.model import VOCAB_SIZE, HashModel, stored_value
@@ -38,6 +38,7 @@ class SimulatedRunner:
         self.last_tokens = [0] * len(pages.rows)
         self.is_late = is_late
         self.faults = faults
+        self.masks = MaskArena(VOCAB_SIZE)
         self._queue: deque[Callable[[], None]] = deque()
 
     def forward(self, step: ScheduledStep) -> SimulatedStep:
@@ -73,7 +74,7 @@ class SimulatedStep:
     def sample(self) -> None:
         """Queue the sampling; the step before has been committed."""
         self._runner.faults.raise_at("sample")
-        self._masks = token_masks(self._step, VOCAB_SIZE)
+        self._masks = self._runner.masks.fill(self._step)
         self._runner.submit(self._sample)
 
     def results(self) -> Sequence[RowResult]:

@@ -35,7 +35,7 @@ MAY_IMPORT = {  # besides itself
     "radixrt.weights": F3,
     "radixrt.models": f"{F3} radixrt.attention radixrt.weights",
     "radixrt.runner": f"{F3} radixrt.attention radixrt.weights radixrt.models",
-    "radixrt.schedule": f"{F1} radixrt.cache radixrt.grammar.base radixrt.grammar.bitmask radixrt.batch",
+    "radixrt.schedule": f"{F1} radixrt.cache radixrt.grammar.base radixrt.grammar.bitmask radixrt.grammar.budget radixrt.batch",
     "radixrt.engine": F5,
     "radixrt.sim": f"{F5} radixrt.engine",
     "radixrt.server": f"{F5} radixrt.engine",

@@ -14,6 +14,7 @@ from radixrt.batch import LogitEdits, SamplingBatch
 from radixrt.grammar.bitmask import allow_all, allow_only
 from radixrt.runner import sampler
 from radixrt.schedule.batching import build_sampling, uniforms
+from radixrt.schedule.masks import MaskArena
 from radixrt.schedule.request import Request
 from radixrt.schedule.step import ScheduledRow, ScheduledStep
 from radixrt.types import GenerateRequest, LogprobOptions, SamplingParams
@@ -34,7 +35,7 @@ def scheduled(params: list[SamplingParams], *, output: list[int] | None = None, 
 
 
 def batch(params: list[SamplingParams], vocab_size: int, **kwargs: object) -> SamplingBatch:
-    return build_sampling(scheduled(params, **kwargs), vocab_size, CPU)  # type: ignore[arg-type]
+    return build_sampling(scheduled(params, **kwargs), vocab_size, CPU, MaskArena(vocab_size))  # type: ignore[arg-type]
 
 
 def distribution(logits: list[float], params: SamplingParams, draws: int = 20_000) -> Tensor:
@@ -167,7 +168,7 @@ def test_logprobs_are_of_the_models_own_distribution() -> None:
 def test_only_rows_that_ask_report_logprobs() -> None:
     step = scheduled([SamplingParams(), SamplingParams(), SamplingParams()])
     step.rows[1].request.logprobs = LogprobOptions(top=3, token_ids=(2,))
-    built = build_sampling(step, 8, CPU)
+    built = build_sampling(step, 8, CPU, MaskArena(8))
     assert built.logprob_rows is not None
     assert built.logprob_rows.tolist() == [1]
     assert (built.logprob_top, built.logprob_given.tolist() if built.logprob_given is not None else None) == (3, [[2]])
@@ -178,6 +179,6 @@ def test_counts_are_taken_from_the_tokens_before_the_position() -> None:
     request.tokens = array("i", [7, 1, 2, 3])  # 2 and 3 are drafts
     request.num_verified = 2
     step = ScheduledStep([ScheduledRow(request, 1, 3, 0, 0, 2, 1, 1)])
-    edits = build_sampling(step, 8, CPU).penalties
+    edits = build_sampling(step, 8, CPU, MaskArena(8)).penalties
     assert edits is not None
     assert list(zip(edits.rows.tolist(), edits.tokens.tolist(), strict=True)) == [(0, 1), (1, 1), (1, 2), (2, 1), (2, 2), (2, 3)]

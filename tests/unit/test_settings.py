@@ -80,7 +80,7 @@ def test_what_is_dumped_is_read_back(file: str, tmp_path: Path, capsys: pytest.C
     assert cli.main(["serve", "--dump-config", "--config", file, "--host", "::1", "--api-key", "secret"]) == 0
     text = capsys.readouterr().out
     assert "secret" not in text
-    assert set(yaml.safe_load(text)) == {"server", "model", "cache", "schedule"}
+    assert set(yaml.safe_load(text)) == {"server", "model", "cache", "schedule", "grammar"}
     dumped = tmp_path / "dumped.yaml"
     dumped.write_text(text)
     assert configs([], {}, str(dumped)) == configs(["--host", "::1"], {}, file)
