@@ -80,6 +80,11 @@ class OpenAnswers:
     def rids(self) -> list[str]:
         return list(self._rids)
 
+    def rid(self, uid: int) -> str | None:
+        """The name of the request that an answer belongs to, None when it has ended."""
+        answer = self._open.get(uid)
+        return None if answer is None else answer.rid
+
     async def wait_idle(self) -> None:
         """Wait until nothing is open."""
         await self._idle.wait()

@@ -26,6 +26,7 @@ from radixrt.engine.link import PROTOCOL, Answered, Failed, Flushed, Outputs, Pr
 from radixrt.engine.loop import OnProgress
 from radixrt.engine.metrics import Metrics
 from radixrt.engine.prompts import check_fits, check_length, check_prompt, max_tokens, text_length, token_ids
+from radixrt.engine.questions import RequestsView, ViewRequests
 from radixrt.engine.session_calls import SessionCalls
 from radixrt.engine.sessions import SessionParams
 from radixrt.engine.stream import Answer, RequestStream, failure
@@ -156,6 +157,16 @@ class AsyncEngine:
     def metrics_text(self) -> bytes:
         """Return the metrics in Prometheus' text format."""
         return self.metrics.render(self.stats, worker_pids=self._client.pids)
+
+    async def view_requests(self, limit: int = 100) -> dict[str, Any]:
+        """Return who runs and who waits, and for what: ``{"running", "waiting", "num_running", "num_waiting"}``."""
+        self._life.require_ready()
+        view = await self._tickets.ask(ViewRequests(limit))
+        assert isinstance(view, RequestsView)
+        return {
+            name: [{"rid": self._answers.rid(facts.uid), **msgspec.structs.asdict(facts)} for facts in getattr(view, name)]
+            for name in ("running", "waiting")
+        } | {"num_running": view.num_running, "num_waiting": view.num_waiting}
 
     async def encode(self, text: str, *, param: str = "prompt", add_special_tokens: bool = True) -> list[int]:
         """Return the tokens of a text; PromptTooLong, without tokenizing, when it cannot possibly fit."""

@@ -14,7 +14,7 @@ from radixrt.cache.reuse import ReuseGaps
 from radixrt.engine.kv_publisher import KVPublisher
 from radixrt.engine.questions import (
     AnyAnswer,
-    AnyQuestion,
+    CacheQuestion,
     Done,
     DropTails,
     Explain,
@@ -58,7 +58,7 @@ class CacheDesk:
         if self._publisher is not None and blocks is not None and (events := blocks.take()):
             self._publisher.publish(events)
 
-    def answer(self, question: AnyQuestion, now: float) -> AnyAnswer:
+    def answer(self, question: CacheQuestion, now: float) -> AnyAnswer:
         """Answer a question.  Raises RequestError."""
         self.tick(now)
         cache = self._cache

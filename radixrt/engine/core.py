@@ -23,7 +23,8 @@ from radixrt.engine.assembly import build_scheduler
 from radixrt.engine.cache_desk import CacheDesk
 from radixrt.engine.grammars import LOOK_SECONDS, GrammarDesk, check_budget, compile_service
 from radixrt.engine.kv_publisher import KVEventsConfig, KVPublisher
-from radixrt.engine.questions import AnyAnswer, AnyQuestion
+from radixrt.engine.questions import AnyAnswer, AnyQuestion, ViewRequests
+from radixrt.engine.request_view import view_requests
 from radixrt.engine.step_loop import StepLoop
 from radixrt.errors import ConfigError, GrammarError, InvalidSampling, Overloaded, PromptTooLong, RequestError
 from radixrt.grammar.base import Grammar
@@ -244,7 +245,9 @@ class EngineCore:
         return flushed
 
     def answer(self, question: AnyQuestion) -> AnyAnswer:
-        """Answer a question about the cache, between steps.  Raises RequestError."""
+        """Answer a question, between steps.  Raises RequestError."""
+        if isinstance(question, ViewRequests):
+            return view_requests(self._scheduler, question.limit, time.monotonic())
         return self._desk.answer(question, time.monotonic())
 
     def has_work(self) -> bool:

@@ -1,4 +1,4 @@
-"""What the engine front may ask of the core's cache besides computing, and the answers: plain values for the link."""
+"""What the engine front may ask of the core besides computing, and the answers: plain values for the link."""
 
 from __future__ import annotations
 
@@ -52,6 +52,12 @@ class DropTails(Question, frozen=True):
     namespace: tuple[str, ...]
 
 
+class ViewRequests(Question, frozen=True):
+    """Show who runs and who waits, at most ``limit`` of each; answered by RequestsView."""
+
+    limit: int
+
+
 class Pinned(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """``tokens`` are pinned (0: nothing was cached, and nothing is pinned) for the next ``seconds``."""
 
@@ -68,6 +74,33 @@ class TreeView(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
     nodes: list[dict[str, Any]]
     num_nodes: int
+
+
+class RequestFacts(msgspec.Struct, frozen=True, array_like=True):
+    """One request in the engine core.
+
+    ``cached`` prompt tokens were not computed for it (-1: not known yet), ``computed`` tokens have K/V, ``output`` are generated.
+    ``seconds`` since it came; ``waits_for`` is the reason of ``radixrt.schedule.waits``, '' when it runs.
+    """
+
+    uid: int
+    prompt: int
+    cached: int
+    computed: int
+    output: int
+    priority: int
+    retractions: int
+    seconds: float
+    waits_for: str
+
+
+class RequestsView(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Requests in the order of their steps and of the queue; the counts are of all there are."""
+
+    running: list[RequestFacts]
+    waiting: list[RequestFacts]
+    num_running: int
+    num_waiting: int
 
 
 class Done(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -93,5 +126,6 @@ class Declined(msgspec.Struct, frozen=True, tag=True, array_like=True):
         return InternalError(self.message)
 
 
-AnyQuestion = PinPrefix | Unpin | Explain | ViewTree | DropTails
-AnyAnswer = Pinned | Explained | TreeView | Done | Declined
+CacheQuestion = PinPrefix | Unpin | Explain | ViewTree | DropTails
+AnyQuestion = CacheQuestion | ViewRequests
+AnyAnswer = Pinned | Explained | TreeView | RequestsView | Done | Declined

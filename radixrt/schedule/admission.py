@@ -49,6 +49,10 @@ class Admission:
         self._waiting.remove(request)
         self._waits.remove(request)
 
+    def waits_for(self, request: Request) -> str:
+        """The reason, of ``radixrt.schedule.waits``, why a request waits."""
+        return self._waits.reason(request.uid)
+
     def advance(self, now: float) -> None:
         """Count what everybody has waited until now."""
         self._waits.advance(now)

@@ -178,6 +178,10 @@ class Scheduler:
         self.cache.clear()
         return True
 
+    def waits_for(self, request: Request) -> str:
+        """The reason, of ``radixrt.schedule.waits``, why a waiting request waits."""
+        return self._admission.waits_for(request)
+
     def check_invariants(self) -> None:
         """Raise AssertionError unless every slot, row and request is accounted for."""
         self.cache.check_invariants([request.lease for request in self.running if request.lease is not None])

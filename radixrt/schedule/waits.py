@@ -44,6 +44,10 @@ class WaitClock:
             if seconds > ROUNDING:
                 request.waits[reason] = seconds
 
+    def reason(self, uid: int) -> str:
+        """What a waiting request waits for, by the last pass."""
+        return self._own.get(uid, self._common)
+
     def passed(self, now: float, common: str, own: Mapping[int, str]) -> None:
         """A pass has been made: from ``now`` on everybody waits for ``common``, and those in ``own`` for their reason."""
         self.advance(now)

@@ -20,6 +20,7 @@ from radixrt.server.operations import operations_routes
 from radixrt.server.service import Service
 from radixrt.server.sessions import session_routes
 from radixrt.server.tokens import token_routes
+from radixrt.server.ui import ui_routes
 
 DESCRIPTION = "Serves a language model over the OpenAI routes and SGLang's /generate."
 
@@ -29,7 +30,7 @@ def build_app(engine: AsyncEngine, config: ServerConfig) -> FastAPI:
     app = FastAPI(title="radixrt", version=radixrt.__version__, description=DESCRIPTION, redoc_url=None)
     service = Service(engine, config)
     components: dict[str, Any] = {}
-    for routes in (openai_routes, native_routes, token_routes, cache_routes, session_routes, operations_routes):
+    for routes in (openai_routes, native_routes, token_routes, cache_routes, session_routes, operations_routes, ui_routes):
         app.include_router(routes(service, components))
     problems.install(app)
 

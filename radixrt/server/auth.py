@@ -23,13 +23,17 @@ from radixrt.server.problems import ProblemResponse, Refusal, as_problem
 
 logger = logging.getLogger(__name__)
 
-OPEN_PATHS = frozenset({"/health", "/health_generate", "/ready"})
+# /ui is a page without data, which asks its reader for the key.
+OPEN_PATHS = frozenset({"/health", "/health/live", "/health/ready", "/health_generate", "/ready", "/ui"})
 REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
 # What concerns everybody who uses the server, and so may have a key of its own.
 ADMIN_PATHS = frozenset(
-    {"/flush_cache", "/abort_request", "/pause_generation", "/continue_generation", "/v1/cache/pin", "/v1/cache/unpin", "/v1/cache/tree"}
+    {
+        "/flush_cache", "/abort_request", "/pause_generation", "/continue_generation", "/v1/cache/pin", "/v1/cache/unpin",
+        "/v1/cache/tree", "/v1/requests",
+    }
 )
 
 

@@ -93,13 +93,18 @@ def cache_routes(service: Service, components: dict[str, Any]) -> APIRouter:
     @router.get("/v1/cache/tree", summary="The upper levels of the radix tree")
     async def tree(request: Request) -> Response:
         service.require_ready()
-        depth, min_tokens, limit = (_number(request, name, default) for name, default in (("depth", 3), ("min_tokens", 1), ("limit", 100)))
-        return json_response(await calls.tree(depth=depth, min_tokens=min_tokens, limit=limit))
+        depth, min_tokens, limit = (number(request, name, default) for name, default in (("depth", 3), ("min_tokens", 1), ("limit", 100)))
+        view = await calls.tree(depth=depth, min_tokens=min_tokens, limit=limit)
+        if service.config.no_cache_text:
+            for node in view["nodes"]:
+                del node["text"], node["first_tokens"]
+        return json_response(view)
 
     return router
 
 
-def _number(request: Request, name: str, default: int) -> int:
+def number(request: Request, name: str, default: int) -> int:
+    """Read a whole number of the query.  Raises RequestError."""
     value = request.query_params.get(name)
     if value is None:
         return default

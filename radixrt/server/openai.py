@@ -112,8 +112,7 @@ def openai_routes(service: Service, components: dict[str, Any]) -> APIRouter:
 
     @router.get("/v1/models", summary="List the models")
     async def models() -> Response:
-        served = service.config.served_model_name or service.model_names
-        return json_response({"object": "list", "data": [card(name) for name in served]})
+        return json_response({"object": "list", "data": [card(name) for name in service.served_names]})
 
     @router.get("/v1/models/{model_id:path}", summary="Describe a model")
     async def model(model_id: str) -> Response:

@@ -69,6 +69,14 @@ def operations_routes(service: Service, components: dict[str, Any]) -> APIRouter
     async def readiness() -> Response:
         return ready()
 
+    @router.get("/health/live", summary="200 unless the engine has been lost and is not coming back")
+    async def live() -> Response:
+        return Response(status_code=503 if engine.status == "stopped" else 200)
+
+    @router.get("/health/ready", summary="The same as /health")
+    async def health_ready() -> Response:
+        return ready()
+
     @router.get("/health_generate", summary="200 when one token could be generated")
     async def health_generate(request: Request) -> Response:
         service.require_ready()
@@ -137,7 +145,8 @@ def operations_routes(service: Service, components: dict[str, Any]) -> APIRouter
         return json_response(
             options
             | {
-                "version": radixrt.__version__, "status": engine.status, "uptime_seconds": round(time.time() - service.started, 3),
+                "served_names": ", ".join(service.served_names), "version": radixrt.__version__,
+                "status": engine.status, "uptime_seconds": round(time.time() - service.started, 3),
                 "load_seconds": info.load_seconds, "max_total_num_tokens": info.capacity_tokens,
                 "max_req_input_len": min(info.context_length, info.capacity_tokens) - 1, "internal_states": [state],
                 "kv_events": None if info.kv_events is None else kv_events_view(info.kv_events),

@@ -27,6 +27,7 @@ class Service:
         path = engine.config.model.model_path
         self.model_names = (*config.served_model_name, path)
         self.model_name = self.model_names[0]
+        self.served_names = config.served_model_name or (path,)
         self._names: TokenNames | None = None
 
     @property

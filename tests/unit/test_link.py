@@ -38,8 +38,11 @@ from radixrt.engine.questions import (
     Explained,
     Pinned,
     PinPrefix,
+    RequestFacts,
+    RequestsView,
     TreeView,
     Unpin,
+    ViewRequests,
     ViewTree,
 )
 from radixrt.types import (
@@ -75,11 +78,13 @@ QUESTIONS = [
     Explain([1], ("", "", "")),
     ViewTree(None, 1, 2, 3),
     DropTails([([1, 2], 1)], ("", "", "")),
+    ViewRequests(7),
 ]
 ANSWERS = [
     Pinned(2, 1.5),
     Explained(Divergence(1, [2, 3])),
     TreeView([{"handle": 1, "parent": None, "namespace": ["", "salt", ""]}], 4),
+    RequestsView([RequestFacts(1, 5, 2, 6, 1, 0, 0, 0.5, "")], [RequestFacts(2, 5, -1, 0, 0, 3, 1, 1.5, "memory")], 1, 9),
     Done(True),
     Declined("why", 400, "ttl", "invalid_value"),
 ]
