@@ -1,4 +1,7 @@
-"""The command line: ``radixrt serve | generate | info | bench``.  Flags are generated from the configuration dataclasses."""
+"""The command line: ``radixrt serve | chat | generate | bench | info | doctor | top``.
+
+Flags are generated from the configuration dataclasses.
+"""
 
 from __future__ import annotations
 
@@ -115,16 +118,21 @@ def build_parser() -> Parser:
     )
     generate.add_argument("prompt", help="the text to complete, or - for standard input")
     generate.add_argument("--chat", action="store_true", help="send the prompt as a user's message through the chat template")
-    sampling = generate.add_argument_group("sampling")
-    defaults = SamplingParams()
-    for name, kind in (("max_new_tokens", _count), ("temperature", float), ("top_p", float), ("top_k", int), ("seed", int)):
-        default = getattr(defaults, name)
-        note = "random" if default is None else default
-        sampling.add_argument(flag(name), type=kind, default=default, help=f"default: {note}")
-    sampling.add_argument("--stop", action="append", default=[], metavar="TEXT", help="stop before this text; may be repeated")
+    add_sampling(generate)
     for group in ENGINE_GROUPS:
         add_options(generate, group)
     generate.set_defaults(run=run_generate, parser=generate)
+
+    chat = commands.add_parser(
+        "chat", usage="%(prog)s [flags]", help="talk to a model in the terminal",
+        description="Talk to a model in the terminal: in this process, or at a running server.",
+    )
+    chat.add_argument("--url", help="talk to the server at this URL instead of loading a model")
+    chat.add_argument("--system", default="", metavar="TEXT", help="the system prompt")
+    add_sampling(chat)
+    for group in ENGINE_GROUPS:
+        add_options(chat, group)
+    chat.set_defaults(run=run_chat, parser=chat)
 
     show = commands.add_parser(
         "info", usage="%(prog)s [flags]", help="show versions, hardware and configuration", description="Show what would run here."
@@ -133,12 +141,39 @@ def build_parser() -> Parser:
     for group in ALL_GROUPS:
         add_options(show, group)
     show.set_defaults(run=run_info, parser=show)
-    parser.commands |= {"serve": serve, "generate": generate, "info": show}
+    doctor = commands.add_parser(
+        "doctor", usage="%(prog)s [flags]", help="check this machine, or a running server",
+        description="Check this machine and installation, or with --url a running server.",
+    )
+    doctor.add_argument("--url", help="check the server at this URL")
+    for group in ALL_GROUPS:
+        add_options(doctor, group)
+    doctor.set_defaults(run=run_doctor, parser=doctor)
+
+    top = commands.add_parser(
+        "top", usage="%(prog)s [flags]", help="watch a running server", description="Watch the requests and the tree of a running server."
+    )
+    top.add_argument("--url", default="http://127.0.0.1:30000", help="the server (default: %(default)s)")
+    top.add_argument("--interval", type=float, default=1.0, metavar="SECONDS", help="time between looks (default: 1)")
+    top.add_argument("--once", action="store_true", help="look once and leave")
+    top.set_defaults(run=run_top, parser=top)
+    parser.commands |= {"serve": serve, "generate": generate, "chat": chat, "info": show, "doctor": doctor}
     for command in parser.commands.values():
         command.add_argument("--config", metavar="FILE", help="read flags from a YAML file")
     serve.add_argument("--dump-config", action="store_true", help="print the flags as a file for --config, and leave")
     add_bench(commands.add_parser("bench", help="measure scheduling and cache", description="Measure scheduling and cache."))
     return parser
+
+
+def add_sampling(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of how tokens are chosen."""
+    sampling = parser.add_argument_group("sampling")
+    defaults = SamplingParams()
+    for name, kind in (("max_new_tokens", _count), ("temperature", float), ("top_p", float), ("top_k", int), ("seed", int)):
+        default = getattr(defaults, name)
+        note = "random" if default is None else default
+        sampling.add_argument(flag(name), type=kind, default=default, help=f"default: {note}")
+    sampling.add_argument("--stop", action="append", default=[], metavar="TEXT", help="stop before this text; may be repeated")
 
 
 def add_bench(bench: argparse.ArgumentParser) -> None:
@@ -236,6 +271,47 @@ def run_generate(options: argparse.Namespace) -> int:
             print(text[shown:], end="", flush=True)
             shown = len(text)
         print()
+    return 0
+
+
+def run_chat(options: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from radixrt.engine.engine import Engine
+    from radixrt.terminal.chat import EmbeddedPartner, RemotePartner, converse
+    from radixrt.terminal.remote import Remote
+
+    names = ("max_new_tokens", "temperature", "top_p", "top_k", "seed")
+    sampling = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
+    if options.stop:
+        sampling["stop"] = options.stop
+    console = Console()
+    if options.url is not None:
+        converse(RemotePartner(Remote(options.url), sampling), console, input, system=options.system)
+        return 0
+    with Engine(config=engine_config(options)) as engine:
+        converse(EmbeddedPartner(engine, sampling), console, input, system=options.system)
+    return 0
+
+
+def run_doctor(options: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from radixrt.terminal.doctor import check_server, examine, report
+    from radixrt.terminal.remote import Remote
+
+    if options.url is not None:
+        return report(check_server(Remote(options.url)), Console())
+    return report(examine(engine_config(options), options.host, options.port), Console())
+
+
+def run_top(options: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from radixrt.terminal.remote import Remote
+    from radixrt.terminal.top import watch
+
+    watch(Remote(options.url, timeout=10.0), Console(), interval=max(0.1, options.interval), rounds=1 if options.once else None)
     return 0
 
 
