@@ -88,20 +88,33 @@ class Engine:
         **options: Unpack[Options],
     ) -> Any:
         """Answer a conversation, rendered by the model's chat template; otherwise as ``generate``."""
-        if not all(isinstance(message, Mapping) for message in messages):
-            raise RequestError("messages must be a list of dicts.", param="messages", code="invalid_type")
-        encode = self._engine.encode_chat(
-            [dict(message) for message in messages],
-            add_generation_prompt=not continue_final_message,
-            continue_final_message=continue_final_message,
-            template_kwargs=template_kwargs,
+        options["input_ids"] = self.encode_chat(
+            messages, template_kwargs=template_kwargs, continue_final_message=continue_final_message
         )
-        options["input_ids"] = self._thread.run(encode)
         return self.generate(None, sampling_params, stream=stream, **options)
 
-    def encode(self, text: str) -> list[int]:
-        """Return the tokens of a text."""
-        return self._engine.tokenizer.encode(text)
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Return the tokens of a text, with those the model wants around one unless told otherwise."""
+        return self._engine.tokenizer.encode(text, add_special_tokens=add_special_tokens)
+
+    def encode_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        template_kwargs: Mapping[str, Any] | None = None,
+    ) -> list[int]:
+        """Return the tokens of a conversation, rendered by the model's chat template.
+
+        ``continue_final_message`` ends inside the last message, which is the assistant's.  Raises RequestError.
+        """
+        if not all(isinstance(message, Mapping) for message in messages):
+            raise RequestError("messages must be a list of dicts.", param="messages", code="invalid_type")
+        return self._engine.chat.encode(
+            [dict(message) for message in messages], add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message, template_kwargs=template_kwargs,
+        )
 
     def decode(self, tokens: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Return the text of tokens."""

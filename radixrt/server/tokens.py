@@ -24,6 +24,7 @@ class TokenizeBody(msgspec.Struct, frozen=True, kw_only=True):
     messages: list[dict[str, Any]] | None = None
     add_special_tokens: bool = True
     add_generation_prompt: bool = True
+    continue_final_message: bool = False
     return_token_strs: bool = False
 
 
@@ -54,7 +55,8 @@ def token_routes(service: Service, components: dict[str, Any]) -> APIRouter:
         if (body.prompt is None) == (body.messages is None):
             raise RequestError("Give one of prompt and messages.", param="prompt", code="invalid_value")
         if body.messages is not None:
-            found = [await engine.encode_chat(body.messages, add_generation_prompt=body.add_generation_prompt)]
+            options = {"add_generation_prompt": body.add_generation_prompt, "continue_final_message": body.continue_final_message}
+            found = [await engine.encode_chat(body.messages, **options)]
         else:
             texts = [body.prompt] if isinstance(body.prompt, str) else body.prompt or []
             if len(texts) > MAX_PROMPTS:

@@ -1,0 +1,277 @@
+"""Programs on radixrt, embedded or over HTTP: states become token ids, so that what a model wrote is found in the cache
+token by token as it wrote it, and nothing is tokenized twice.
+
+``Transport`` is what differs between the two.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import Any, Protocol
+
+from radixlang.backends.base import Program, Request
+from radixlang.piece import Answer, Piece, messages_of
+from radixlang.select import Score
+from radixrt import RequestError
+
+logger = logging.getLogger(__name__)
+
+PIN_SECONDS = 3600.0
+# A pinned prefix shorter than this is not worth a request of its own.
+MIN_PINNED_TOKENS = 16
+Native = dict[str, Any]
+OnText = Callable[[Native], bool]
+
+
+class Transport(Protocol):
+    """The calls of radixrt that programs need.  Token ids in and out."""
+
+    async def encode(self, text: str, *, add_special_tokens: bool) -> list[int]: ...
+
+    async def encode_chat(self, messages: Sequence[dict[str, str]], *, unfinished: bool) -> list[int]:
+        """Render a conversation; ``unfinished`` ends inside the last message, else behind the start of an answer."""
+        ...
+
+    async def decode(self, tokens: Sequence[int], *, skip_special_tokens: bool) -> str: ...
+
+    async def generate(
+        self, tokens: Sequence[int], params: Native, *, program: Program, parent: str | None, on_answer: OnText | None, **options: Any
+    ) -> list[Native]:
+        """Return answers in the native form.  ``on_answer`` is shown an answer as it grows, and ends it by returning True."""
+        ...
+
+    async def start_token(self) -> int:
+        """A token that texts begin with, for a prompt of nothing."""
+        ...
+
+    async def pin(self, tokens: Sequence[int], ttl: float) -> str: ...
+
+    async def unpin(self, pin: str) -> None: ...
+
+    async def end(self, program: Program) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Tokens of all text up to a place but ``rest``, which will be tokenized together with what follows.
+
+    ``ids`` come behind those of ``before``; all of them are ``length``.
+    """
+
+    before: Known | None
+    ids: Sequence[int]
+    length: int
+    rest: str = ""
+    rid: str | None = None
+
+    def tokens(self) -> list[int]:
+        chain = []
+        at: Known | None = self
+        while at is not None:
+            chain.append(at.ids)
+            at = at.before
+        return [token for ids in reversed(chain) for token in ids]
+
+
+_NOTHING = Known(None, (), 0)
+
+
+class TokenBackend:
+    """A backend on a radixrt engine."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+        self._bos: list[int] | None = None
+
+    async def generate(self, request: Request) -> list[Answer]:
+        sampling = request.sampling
+        known = await self._prompt(request.before)
+        tokens = known.tokens() or [await self._transport.start_token()]
+        stop = None if sampling.stop_regex is None else re.compile(sampling.stop_regex)
+        on_answer = None
+        if stop is not None or request.on_text is not None:
+            on_answer = _Listener(stop, request.on_text).hear
+        options: dict[str, Any] = {}
+        if sampling.logprobs or sampling.top_logprobs:
+            options = {"return_logprob": True, "top_logprobs_num": sampling.top_logprobs or 0, "return_text_in_logprobs": True}
+        natives = await self._transport.generate(
+            tokens, sampling.native(), program=request.program, parent=known.rid, on_answer=on_answer, **options
+        )
+        return [await self._answer(known, native, stop) for native in natives]
+
+    async def _answer(self, known: Known, native: Native, stop: re.Pattern[str] | None) -> Answer:
+        text, ids, meta = native["text"], native["output_ids"], dict(native["meta_info"])
+        found = stop.search(text) if stop is not None else None
+        if found is not None:
+            text = text[: found.start()]
+            meta["finish_reason"] = {"type": "stop", "matched": found[0]}
+        kept, rest = await self._kept(text, ids, meta)
+        return Answer(text, ids, meta, Known(known, kept, known.length + len(kept), rest, meta.get("id")))
+
+    async def _kept(self, text: str, ids: list[int], meta: Native) -> tuple[list[int], str]:
+        """The leading tokens whose text is part of the answer's, and what they leave of it."""
+        reason = meta.get("finish_reason") or {}
+        if isinstance(reason.get("matched"), int):
+            return ids[:-1], ""  # a token that ends texts is no part of one
+        if reason.get("type") == "length":
+            return ids, ""
+        for end in range(len(ids), -1, -1):
+            shown = await self._transport.decode(ids[:end], skip_special_tokens=True)
+            if text.startswith(shown):
+                return ids[:end], text[len(shown) :]
+        raise AssertionError("no tokens are no text")
+
+    async def score(self, before: Piece | None, choices: Sequence[str], program: Program, *, unconditional: bool) -> list[Score]:
+        prompt = (await self._prompt(before)).tokens() or [await self._transport.start_token()]
+        rows = [(await self._extended(before, choice)).tokens() for choice in choices]
+        if before is None:
+            rows = [prompt + row for row in rows]
+        seam = min(_common(prompt, row) for row in rows)
+        seam = max(1, min(seam, *(len(row) - 1 for row in rows)))
+        scored = [self._logprobs(row, seam, program) for row in rows]
+        if unconditional:
+            start = await self._transport.start_token()
+            scored += [self._logprobs([start, *row[seam:]], 1, program) for row in rows]
+        logprobs = await asyncio.gather(*scored)
+        alone = logprobs[len(rows) :] or [()] * len(rows)
+        return [
+            Score(choice, tuple(row[seam:]), tuple(given), tuple(free))
+            for choice, row, given, free in zip(choices, rows, logprobs, alone, strict=False)
+        ]
+
+    async def _logprobs(self, tokens: list[int], start: int, program: Program) -> Sequence[float]:
+        (native,) = await self._transport.generate(
+            tokens, {"max_new_tokens": 0, "temperature": 0.0}, program=program, parent=None, on_answer=None,
+            return_logprob=True, logprob_start_len=start,
+        )  # fmt: skip
+        return [logprob for logprob, *_ in native["meta_info"]["input_token_logprobs"]]
+
+    async def pin(self, before: Piece | None, others: Sequence[Piece | None]) -> Any:
+        rows = [(await self._prompt(piece)).tokens() for piece in (before, *others)]
+        length = min(_common(rows[0], row) for row in rows)
+        if length < MIN_PINNED_TOKENS:
+            return None
+        try:
+            return await self._transport.pin(rows[0][:length], PIN_SECONDS)
+        except RequestError as error:
+            logger.info("the constant prefix is not pinned: %s", error)
+            return None
+
+    async def unpin(self, pin: Any) -> None:
+        await self._transport.unpin(pin)
+
+    async def end(self, program: Program) -> None:
+        await self._transport.end(program)
+
+    async def prompt_tokens(self, before: Piece | None) -> list[tuple[int, str]]:
+        """Return the tokens behind which a piece was written, with the text of each."""
+        tokens = (await self._prompt(before)).tokens() or [await self._transport.start_token()]
+        return await self.spelled(tokens)
+
+    async def spelled(self, tokens: Sequence[int]) -> list[tuple[int, str]]:
+        """Return tokens with the text of each."""
+        texts = await asyncio.gather(*(self._transport.decode([token], skip_special_tokens=False) for token in tokens))
+        return list(zip(tokens, texts, strict=True))
+
+    # From pieces to tokens
+
+    async def _prompt(self, last: Piece | None) -> Known:
+        return await self._extended(last, "")
+
+    async def _extended(self, last: Piece | None, more: str) -> Known:
+        """The tokens of the settled text up to ``last`` and of ``more``; nothing is left as rest."""
+        if last is not None and last.chat:
+            return await self._chat(last, more)
+        base, text = await self._base(last)
+        if not text + more:
+            return base
+        return await self._encoded(base, text + more)
+
+    async def _base(self, last: Piece | None) -> tuple[Known, str]:
+        """The nearest tokens known, and the text behind them.  Where states part, what they share is tokenized once."""
+        unknown: list[Piece] = []
+        at = last
+        while at is not None and at.state is None:
+            unknown.append(at)
+            at = at.before
+        base = _NOTHING if at is None else at.state
+        text: str = base.rest
+        for piece in reversed(unknown):
+            text += piece.text
+            if piece.shared and (end := _stable(text)):
+                base = await self._encoded(base, text[:end])
+                text = text[end:]
+                piece.state = Known(base.before, base.ids, base.length, text, base.rid)
+        return base, text
+
+    async def _encoded(self, base: Known, text: str) -> Known:
+        ids = await self._transport.encode(text, add_special_tokens=base.length == 0)
+        return Known(base, ids, base.length + len(ids), rid=base.rid)
+
+    async def _chat(self, last: Piece, more: str) -> Known:
+        messages = messages_of(last)
+        unfinished = last.role is not None and bool(messages[-1]["content"] + more)
+        if unfinished:
+            messages[-1]["content"] += more
+        elif last.role is not None:
+            messages.pop()  # the template writes the start of an answer itself
+        ids = await self._transport.encode_chat(messages, unfinished=unfinished)
+        at: Piece | None = last
+        while at is not None and at.state is None:
+            at = at.before
+        if at is None:
+            return Known(None, ids, len(ids))
+        written = at.state.tokens()
+        seam = await self._seam(written, ids)
+        if seam is None:
+            return Known(None, ids, len(ids), rid=None)
+        return Known(at.state, ids[seam:], at.state.length + len(ids) - seam, rid=at.state.rid)
+
+    async def _seam(self, written: list[int], ids: list[int]) -> int | None:
+        """Where in ``ids`` the text of ``written`` ends; None where that is inside a token or the texts differ."""
+        same = _common(written, ids)
+        if same == len(written):
+            return same
+        text = await self._transport.decode(written[same:], skip_special_tokens=False)
+        for end in range(same, min(len(ids), same + 2 * (len(written) - same) + 8) + 1):
+            if await self._transport.decode(ids[same:end], skip_special_tokens=False) == text:
+                return end
+        return None
+
+
+class _Listener:
+    """Passes on the text of the first answer as it grows, and ends answers at a pattern."""
+
+    def __init__(self, stop: re.Pattern[str] | None, on_text: Callable[[str], None] | None) -> None:
+        self._stop = stop
+        self._on_text = on_text
+        self._shown = 0
+
+    def hear(self, native: Native) -> bool:
+        text = native["text"]
+        found = self._stop.search(text) if self._stop is not None else None
+        if found is not None:
+            text = text[: found.start()]
+        if self._on_text is not None and native.get("index", 0) == 0 and len(text) > self._shown:
+            self._on_text(text[self._shown :])
+            self._shown = len(text)
+        return found is not None
+
+
+def _common(a: Sequence[int], b: Sequence[int]) -> int:
+    """Length of the common prefix."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(a, b, strict=False)))
+
+
+_WORD = re.compile(r"(?<=\S) (?=\S)")
+
+
+def _stable(text: str) -> int:
+    """A place near the end where every tokenizer parts texts whatever follows: before the last word that a single space begins."""
+    return max((match.start() for match in _WORD.finditer(text)), default=0)
+
