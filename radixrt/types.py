@@ -22,13 +22,28 @@ GREEDY_TEMPERATURE = 1e-6
 GrammarKind = Literal["json_schema", "json_object", "regex", "choice", "ebnf", "gbnf", "structural_tag", "tool_calls"]
 
 
+class Dormancy(msgspec.Struct, frozen=True, omit_defaults=True):
+    """When a constraint sleeps, and anything may be generated.
+
+    ``inside``: from the beginning, until the text ``until`` or one of the ids ``until_tokens`` was generated.  ``begin_token``:
+    an id that puts the answer inside when it comes first (-1: none).  ``trigger``: after that, until this text was generated;
+    the constraint holds from there, once, and free text follows again.
+    """
+
+    inside: bool = False
+    begin_token: int = -1
+    until: str = ""
+    until_tokens: tuple[int, ...] = ()
+    trigger: str = ""
+
+
 class GrammarOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """How a constraint is read, as far as its own text leaves that open.
 
     ``whitespace`` of JSON: ``flexible`` allows runs of at most ``max_whitespace`` characters where JSON does, ``compact``
     none, ``fixed`` one space after each comma and colon.  ``truncate``: what happens when the tokens run out; ``close`` ends
     the text in time by a shortest way, ``hard`` cuts it off.  ``backend`` is the engine to compile with.  ``strict`` is
-    OpenAI's: kept for the record, since every constraint is enforced.
+    OpenAI's: kept for the record, since every constraint is enforced.  ``dormancy``: where the constraint does not hold.
     """
 
     whitespace: Literal["flexible", "compact", "fixed"] = "flexible"
@@ -36,17 +51,20 @@ class GrammarOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     truncate: Literal["close", "hard"] = "close"
     backend: Literal["auto", "fsm", "xgrammar", "llguidance"] = "auto"
     strict: bool = True
+    dormancy: Dormancy | None = None
 
 
 class GrammarSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     """A constraint on what is generated, in one spelling for all the ways to ask for it.
 
     ``text`` is the schema as compact JSON, the regular expression, the choices as a JSON list of strings, or the grammar.
+    ``param`` is the request field it came in, which errors name.
     """
 
     kind: GrammarKind
     text: str
     options: GrammarOptions = GrammarOptions()
+    param: str = ""
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

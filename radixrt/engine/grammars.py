@@ -57,7 +57,7 @@ class GrammarDesk:
         job = self._service.compile(spec)
         if job.done():
             self._service.release(job)
-            self._queue(request, job.result())
+            self._queue(request, _result(job, spec))
         else:
             self._waiting[request.uid] = _Waiting(request, job, now)
 
@@ -89,7 +89,9 @@ class GrammarDesk:
     def _admit(self, uid: int, waiting: _Waiting, now: float) -> None:
         self.wait_seconds += now - waiting.since
         try:
-            self._queue(waiting.request, waiting.job.result())
+            spec = waiting.request.sampling.grammar
+            assert spec is not None
+            self._queue(waiting.request, _result(waiting.job, spec))
         except RadixrtError as error:
             self._end(uid, ended_by(error))
         else:
@@ -104,10 +106,18 @@ class GrammarDesk:
         return self._timeout is not None and now - waiting.since > self._timeout
 
 
+def _result(job: Job, spec: GrammarSpec) -> Grammar:
+    try:
+        return job.result()
+    except GrammarError as error:
+        error.param = error.param or spec.param or None
+        raise
+
+
 def check_budget(grammar: Grammar, spec: GrammarSpec, max_new_tokens: int) -> None:
     """Raise GrammarError when no answer fits into the tokens there are, and it is not to be cut off."""
     shortest = grammar.min_tokens
-    if spec.options.truncate == "close" and shortest is not None and 0 < max_new_tokens < shortest:
+    if spec.options.truncate == "close" and spec.options.dormancy is None and shortest is not None and 0 < max_new_tokens < shortest:
         raise GrammarError(
             f"The shortest answer that the grammar allows has {shortest} tokens, and there is room for {max_new_tokens}.",
             param="max_tokens", code="max_tokens_too_small",

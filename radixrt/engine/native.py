@@ -13,13 +13,15 @@ import msgspec
 
 from radixrt.config import nearest
 from radixrt.engine.stream import Answer
-from radixrt.errors import InvalidSampling
-from radixrt.types import Finish, FinishReason, LogprobOptions, RequestOutput, SamplingParams, TokenLogprob, Usage
+from radixrt.errors import GrammarError, InvalidSampling
+from radixrt.grammar import spellings
+from radixrt.types import Finish, FinishReason, GrammarSpec, LogprobOptions, RequestOutput, SamplingParams, TokenLogprob, Usage
 
 # Names of SGLang for what radixrt names otherwise.
 _ALIASES = {"sampling_seed": "seed"}
 # Parameters that would change the answer if they were honoured; refused until they are.
-_UNSUPPORTED = ("json_schema", "regex", "ebnf", "structural_tag", "stop_regex", "custom_params")
+_UNSUPPORTED = ("stop_regex", "custom_params")
+_CONSTRAINTS = frozenset({*spellings.FIELDS, spellings.OPTIONS})
 
 Entry = list[Any]
 TokenText = Callable[[int], str]
@@ -38,13 +40,17 @@ def parse_sampling(params: SamplingParams | Mapping[str, Any] | None) -> Samplin
         raise InvalidSampling("sampling_params must be a dict or SamplingParams.", param="sampling_params")
     known = SamplingParams.__struct_fields__
     values: dict[str, Any] = {}
+    if (spec := _grammar(params)) is not None:
+        values["grammar"] = spec
     for given, value in params.items():
         name = _ALIASES.get(given, given)
+        if given in _CONSTRAINTS:
+            continue
         if given in _UNSUPPORTED:
             if value is not None:
                 raise InvalidSampling(f"{given} is not supported yet.", param=given)
         elif name not in known:
-            hint = nearest(str(given), [*known, *_ALIASES])
+            hint = nearest(str(given), [*known, *_ALIASES, *_CONSTRAINTS])
             raise InvalidSampling(f"unknown sampling parameter {str(given)[:100]!r}{hint}.", param="sampling_params")
         elif value is not None or name == "max_new_tokens":
             values[name] = value
@@ -57,6 +63,17 @@ def parse_sampling(params: SamplingParams | Mapping[str, Any] | None) -> Samplin
         reason, _, path = str(error).partition(" - at `$.")
         name = path.partition("[")[0].rstrip("`") or "sampling_params"
         raise InvalidSampling(f"{name}: {reason}.", param=name) from None
+
+
+def _grammar(params: Mapping[str, Any]) -> GrammarSpec | None:
+    """The constraint among sampling parameters; ``grammar`` may also be one that is read already."""
+    given = params.get("grammar")
+    if isinstance(given, GrammarSpec):
+        params = {name: value for name, value in params.items() if name != "grammar"}
+        if spellings.constraint(params) is not None:
+            raise GrammarError("A request has at most one constraint.", param="grammar")
+        return given
+    return spellings.constraint(params)
 
 
 class Collected:
@@ -160,7 +177,7 @@ def finish_reason(finish: Finish, completion_tokens: int) -> dict[str, Any]:
     if finish.reason is FinishReason.STOP:
         return {"type": "stop", "matched": finish.matched}
     if finish.reason is FinishReason.LENGTH:
-        return {"type": "length", "length": completion_tokens}
+        return {"type": "length", "length": completion_tokens, **({"closed": True} if finish.closed else {})}
     return {"type": "abort", "message": finish.message or "aborted", "status_code": finish.status, "err_type": None}
 
 

@@ -28,8 +28,7 @@ _UNSUPPORTED = {
     "bootstrap_room": "disaggregation", "return_bytes": "raw bytes",
 }
 _UNSUPPORTED_SAMPLING = {
-    "json_schema": "constrained output", "regex": "constrained output", "ebnf": "constrained output",
-    "structural_tag": "constrained output", "stop_regex": "stopping at a regular expression", "beam_width": "beam search",
+    "stop_regex": "stopping at a regular expression", "beam_width": "beam search",
     "custom_params": "code from requests", "watermark": "watermarks",
 }
 # These change when events are sent or nothing at all, not what they say.

@@ -13,17 +13,15 @@ import msgspec
 
 from radixrt.engine.sessions import SessionParams
 from radixrt.errors import InvalidSampling, RequestError, UnknownModel
+from radixrt.grammar import spellings
 from radixrt.server import bodies
 from radixrt.server.problems import excerpt
 from radixrt.types import MAX_TOP_LOGPROBS, LogprobOptions, Namespace, SamplingParams
 
 COMPLETION_MAX_TOKENS = 16
 
-_CONSTRAINTS = (
-    "regex", "ebnf", "json_schema", "structural_tag", "grammar", "guided_json", "guided_regex", "guided_choice", "guided_grammar",
-    "structured_outputs",
-)
-_UNSUPPORTED = dict.fromkeys(_CONSTRAINTS, "constrained output") | {
+_UNSUPPORTED = {
+    "guided_whitespace_pattern": "patterns of white space",
     "stop_regex": "stopping at a regular expression", "lora_path": "adapters", "custom_logit_processor": "code from requests",
     "custom_params": "code from requests", "use_beam_search": "beam search",
     "return_hidden_states": "hidden states", "input_embeds": "embeddings as input", "image_data": "images", "mm_processor_kwargs": "images",
@@ -41,7 +39,28 @@ class StreamOptions(msgspec.Struct, frozen=True):
     include_usage: bool | None = None
 
 
-class CommonBody(msgspec.Struct, frozen=True, kw_only=True):
+class ConstraintFields(msgspec.Struct, frozen=True, kw_only=True):
+    """What may be generated, of which a body sets at most one: OpenAI's field, vLLM's, SGLang's, llama.cpp's ``grammar``.
+
+    ``grammar_options`` is radixrt's own: ``GrammarOptions`` as an object.
+    """
+
+    response_format: dict[str, Any] | None = None
+    structured_outputs: dict[str, Any] | None = None
+    guided_json: dict[str, Any] | bool | str | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
+    json_schema: dict[str, Any] | bool | str | None = None
+    regex: str | None = None
+    ebnf: str | None = None
+    choice: list[str] | None = None
+    structural_tag: dict[str, Any] | str | None = None
+    grammar: str | None = None
+    grammar_options: dict[str, Any] | None = None
+
+
+class CommonBody(ConstraintFields, frozen=True, kw_only=True):
     """The fields that chat and text completions share: OpenAI's, then SGLang's; null means the default."""
 
     model: str | None = None
@@ -81,7 +100,6 @@ class ChatBody(CommonBody, frozen=True, kw_only=True):
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
-    response_format: dict[str, Any] | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
     modalities: list[str] | None = None
@@ -99,7 +117,6 @@ class CompletionBody(CommonBody, frozen=True, kw_only=True):
     echo: bool | None = None
     logprobs: int | None = None
     best_of: int | None = None
-    response_format: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +140,6 @@ def chat_plan(raw: dict[str, Any], vocab_size: int) -> tuple[ChatBody, Plan]:
     bodies.refuse(raw, _UNSUPPORTED_IN_CHAT)
     body = bodies.typed(raw, ChatBody)
     bodies.check_messages(body.messages)
-    _refuse_format(body.response_format)
     if body.tools and body.tool_choice != "none":
         message = "tools are not supported yet; send tool_choice 'none' or leave them out."
         raise RequestError(message, param="tools", code="unsupported_parameter")
@@ -142,7 +158,6 @@ def completion_plan(raw: dict[str, Any], vocab_size: int) -> tuple[CompletionBod
     """Translate a text-completion body.  Raises RequestError."""
     bodies.refuse(raw, _UNSUPPORTED_IN_COMPLETIONS)
     body = bodies.typed(raw, CompletionBody)
-    _refuse_format(body.response_format)
     if body.best_of is not None and body.best_of != (body.n or 1):
         raise RequestError("best_of other than n is not supported.", param="best_of", code="unsupported_parameter")
     if body.logprobs is not None and not 0 <= body.logprobs <= MAX_TOP_LOGPROBS:
@@ -218,12 +233,6 @@ def check_model(model: str | None, served: tuple[str, ...]) -> None:
         raise UnknownModel(f"The model {excerpt(model)!r} does not exist; this server serves {served[0]!r}.", param="model")
 
 
-def _refuse_format(response_format: dict[str, Any] | None) -> None:
-    if response_format is not None and response_format.get("type") != "text":
-        kind = excerpt(response_format.get("type"))
-        raise RequestError(f"response_format of type {kind} is not supported yet.", param="response_format", code="unsupported_parameter")
-
-
 def _plan(body: CommonBody, max_tokens: int | None, limit_name: str, logprobs: LogprobOptions | None, vocab_size: int) -> Plan:
     given: dict[str, Any] = {
         "temperature": body.temperature, "top_p": body.top_p, "top_k": body.top_k, "min_p": body.min_p,
@@ -238,6 +247,7 @@ def _plan(body: CommonBody, max_tokens: int | None, limit_name: str, logprobs: L
         stop_token_ids=bodies.check_stop_tokens(body.stop_token_ids),
         logit_bias=bodies.check_logit_bias(body.logit_bias),
         n=bodies.check_choices(body.n),
+        grammar=spellings.constraint({name: getattr(body, name) for name in ConstraintFields.__struct_fields__}),
         **{name: value for name, value in given.items() if value is not None},
     )
     try:

@@ -47,7 +47,8 @@ class TokenNames:
         ]
 
     def _chat_entry(self, logprob: float | None, token: int) -> dict[str, Any]:
-        return {"token": self.name(token), "logprob": _finite(logprob), "bytes": self.octets(token)}
+        # What closes a text was not sampled, and has none.
+        return {"token": self.name(token), "logprob": LEAST_LOGPROB if logprob is None else _finite(logprob), "bytes": self.octets(token)}
 
     def text_offsets(self) -> TextOffsets:
         """Start counting the text of an answer."""
@@ -121,8 +122,9 @@ def answers_usage(answers: Sequence[Sequence[Answer]]) -> dict[str, Any]:
 
 
 def ending(finish: Finish) -> dict[str, Any]:
-    """How a choice ended: ``finish_reason``, and SGLang's ``matched_stop``."""
-    return {"finish_reason": finish.reason.value, "matched_stop": finish.matched}
+    """How a choice ended: ``finish_reason``, SGLang's ``matched_stop``, and whether a grammar closed it in time."""
+    how = {"finish_reason": finish.reason.value, "matched_stop": finish.matched}
+    return {**how, "closed": True} if finish.closed else how
 
 
 def chat_completion(id: str, created: int, model: str, answers: Sequence[Answer], names: TokenNames) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 from typing import Any
 
@@ -23,7 +24,9 @@ COMMON = [
     ("logit_bias", '{"abc": 1}'), ("logit_bias", '{"99999999": 1}'), ("logit_bias", '{"-3": 1}'), ("logit_bias", '{"5": 1e308}'),
     ("seed", "1e30"), ("stop_token_ids", "[-1]"), ("stop_token_ids", "[99999999]"), ("min_tokens", "3"), ("rid", '"no spaces"'),
     ("rid", json.dumps("x" * 129)), ("cache_salt", json.dumps("x" * 129)), ("model", '"no-such-model"'), ("model", "5"),
-    ("response_format", '{"type": "json_object"}'), ("regex", '"a+"'), ("ebnf", '"root ::= \\"a\\""'), ("lora_path", '"x"'),
+    ("response_format", '{"type": "xml"}'), ("response_format", '{"type": "json_schema"}'), ("response_format", '"json"'),
+    ("regex", "5"), ("regex", '""'), ("choice", "[]"), ("choice", "[1]"), ("json_schema", '"no JSON"'), ("json_schema", "5"),
+    ("structured_outputs", '{"xml": "a"}'), ("guided_json", '"[]"'), ("grammar_options", '{"truncate": "?"}'), ("lora_path", '"x"'),
     ("custom_logit_processor", '"x"'), ("session_params", '{"id": "x"}'),
 ]  # fmt: skip
 CHAT_ONLY = [
@@ -44,7 +47,7 @@ TEXT_ONLY = [
     ("best_of", "5"),
 ]  # fmt: skip
 IN_SAMPLING = [
-    ("temperature", "-1"), ("max_new_tokens", "-1"), ("n", "17"), ("regex", '"a"'), ("json_schema", '"{}"'), ("max_tokens", "5"),
+    ("temperature", "-1"), ("max_new_tokens", "-1"), ("n", "17"), ("regex", "5"), ("json_schema", '"{"'), ("max_tokens", "5"),
     ("stop", "[1]"), ("logit_bias", '{"99999999": 1}'), ("stop_token_ids", "[-1]"), ("min_new_tokens", "3"),
     ("custom_params", '{"a": 1}'),
 ]  # fmt: skip
@@ -77,7 +80,7 @@ def refused(server: Any, path: str, content: bytes, status: int = 400) -> dict[s
 def test_impossible_parameter_is_refused_by_name(server: Any, path: str, body: dict[str, Any], name: str, value: str) -> None:
     unknown_model = name == "model" and value.startswith('"')
     error = refused(server, path, raw(body, name, value), 404 if unknown_model else 400)
-    assert (error["param"] or "").partition("[")[0] == name
+    assert re.split(r"[.\[]", error["param"] or "")[0] == name
     if unknown_model:
         assert error["code"] == "model_not_found"
 

@@ -17,6 +17,7 @@ from echo_core import FAIL, EchoCore
 
 from radixrt import ConfigError, Engine, EngineConfig, EngineStopped, InvalidSampling, PromptTooLong, RequestError, SamplingParams
 from radixrt.engine.client import ThreadClient
+from radixrt.errors import GrammarError
 from radixrt.text.toy_tokenizer import ToyTokenizer
 
 GREEDY = {"temperature": 0, "max_new_tokens": 12, "ignore_eos": True}
@@ -174,7 +175,7 @@ def test_a_chat_goes_through_the_template(engine: Engine) -> None:
         ({"prompt": "a", "sampling_params": {"temperatur": 1}}, InvalidSampling, "did you mean 'temperature'"),
         ({"prompt": "a", "sampling_params": {"temperature": "hot"}}, InvalidSampling, "temperature"),
         ({"prompt": "a", "sampling_params": {"n": True}}, InvalidSampling, "n: "),
-        ({"prompt": "a", "sampling_params": {"json_schema": "{}"}}, InvalidSampling, "not supported yet"),
+        ({"prompt": "a", "sampling_params": {"json_schema": "{"}}, GrammarError, "not valid JSON"),
         ({"prompt": "a", "sampling_params": 3}, RequestError, "sampling_params"),
         ({"prompt": "a", "sampling_params": [{}, {}]}, RequestError, "list of 1"),
         ({"prompt": ["a", "b"], "rid": "one"}, RequestError, "rid must be a list of 2"),

@@ -104,7 +104,7 @@ def test_model_names() -> None:
 
 @pytest.mark.parametrize("value", [None, False, 0, "", [], {}])
 def test_empty_values_of_unsupported_fields_ask_for_nothing(value: object) -> None:
-    completion_plan(TEXT | {"regex": value, "lora_path": value, "suffix": value}, VOCAB)
+    completion_plan(TEXT | {"lora_path": value, "suffix": value}, VOCAB)
     native_plans({"text": "hi", "image_data": value}, VOCAB, fits)
 
 

@@ -159,6 +159,12 @@ class CompileService:
             job.wanted -= 1
 
     @property
+    def vocabulary(self) -> Vocabulary:
+        """The vocabulary, which is there once a grammar is."""
+        assert self._vocabulary is not None
+        return self._vocabulary
+
+    @property
     def pids(self) -> list[int]:
         return [child.pid for child in self._children if child.pid is not None]
 
@@ -176,9 +182,9 @@ class CompileService:
         self._far.shutdown(wait=False, cancel_futures=True)
 
     def _key(self, spec: GrammarSpec) -> bytes:
-        # How a text is cut off is no business of the grammar.
-        options = msgspec.structs.replace(spec.options, truncate="close", strict=True)
-        return sha256(_encode(msgspec.structs.replace(spec, options=options))).digest()
+        # Where it holds, how a text is cut off, and what its field was called is no business of the grammar.
+        options = msgspec.structs.replace(spec.options, truncate="close", strict=True, dormancy=None)
+        return sha256(_encode(msgspec.structs.replace(spec, options=options, param=""))).digest()
 
     def _run(self, attempt: Callable[[Job, tuple[str, ...]], Grammar | None], job: Job, names: tuple[str, ...]) -> None:
         """Compile, and settle the job whatever happens, unless it was handed on (None)."""
