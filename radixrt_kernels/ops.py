@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 NATIVE = os.environ.get("RADIXRT_NO_NATIVE", "0") in ("", "0") and importlib.util.find_spec("radixrt_kernels._native") is not None
 
-if NATIVE:
-    from radixrt_kernels._native import common_prefix_length
+if TYPE_CHECKING or NATIVE:
+    from radixrt_kernels._native import ByteAutomaton, TokenTrie, common_prefix_length
 else:
-    from radixrt_kernels.reference import common_prefix_length
+    from radixrt_kernels.reference import ByteAutomaton, TokenTrie, common_prefix_length
 
-__all__ = ["NATIVE", "common_prefix_length", "native_radix_tree"]
+__all__ = ["NATIVE", "ByteAutomaton", "TokenTrie", "common_prefix_length", "native_radix_tree"]
 
 
 def native_radix_tree(policy: str, **options: int) -> RadixTree:

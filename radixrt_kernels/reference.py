@@ -27,3 +27,79 @@ def _tail(buffer: Any, start: int) -> np.ndarray:
     if not 0 <= start <= len(items):
         raise ValueError(f"[common_prefix_length] start {start} is outside [0, {len(items)}]")
     return items[start:]
+
+
+class ByteAutomaton:
+    """A deterministic automaton over bytes, its edges in flat tables.
+
+    Args:
+        first: int32 [S + 1]; the edges of state s are ``first[s]`` to ``first[s + 1]``, in order.
+        low, high: [E]; the bytes an edge is for, both included.
+        target: int32 [E]; where it leads.
+        live: [S]; 0 where a token must not end.
+
+    Raises ValueError when the tables contradict each other.
+    """
+
+    def __init__(self, first: np.ndarray, low: bytes, high: bytes, target: np.ndarray, live: bytes) -> None:
+        self.first, self.target, self.live = first, target, np.frombuffer(live, dtype=np.bool_)
+        self.high = np.frombuffer(high, dtype=np.uint8)
+        if len(first) != len(live) + 1 or not len(low) == len(high) == len(target) == first[-1]:
+            raise ValueError("[ByteAutomaton] the tables contradict each other")
+        source = np.repeat(np.arange(len(live)), np.diff(first))
+        self.key = source * 256 + np.frombuffer(low, dtype=np.uint8)  # (state, lowest byte), in order
+        sound = np.all(self.key + (self.high - self.key % 256) < np.append(self.key[1:], len(live) * 256))
+        if not sound or np.any(self.key % 256 > self.high) or np.any((target < 0) | (target >= len(live))):
+            raise ValueError("[ByteAutomaton] the tables contradict each other")
+
+    def step(self, states: np.ndarray, byte: np.ndarray) -> np.ndarray:
+        """Return where bytes lead from states, -1 for nowhere."""
+        if not len(self.key):
+            return np.full(len(states), -1)
+        edge = np.maximum(np.searchsorted(self.key, states * 256 + byte, side="right") - 1, 0)
+        fits = (self.key[edge] // 256 == states) & (self.key[edge] % 256 <= byte) & (byte <= self.high[edge])
+        return np.where(fits, self.target[edge], -1)
+
+
+class TokenTrie:
+    """The tokens of a vocabulary, to be walked with an automaton.  (The native one is a trie, this one a table.)
+
+    Token i is spelled ``text[ends[i - 1] : ends[i]]`` and has the id ``tokens[i]``; in order of spelling, none empty.
+    """
+
+    def __init__(self, text: bytes, ends: np.ndarray, tokens: np.ndarray) -> None:
+        starts = np.append(0, ends[:-1])[: len(ends)]
+        spelled = [text[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
+        if len(ends) != len(tokens) or b"".join(spelled) != text or sorted(spelled) != spelled or b"" in spelled:
+            raise ValueError("[TokenTrie] tokens come in order of their spelling, one end and one id a token")
+        self._text, self._starts, self._lengths = np.frombuffer(text, dtype=np.uint8), starts, ends - starts
+        self._tokens = tokens
+
+    def fill_mask(self, automaton: ByteAutomaton, state: int, row: np.ndarray) -> None:
+        """Write the packed mask (int32 [ceil(V / 32)]) of the tokens that lead from a state to a live one."""
+        if self._tokens.max(initial=-1) >= len(row) * 32:
+            raise ValueError("[TokenTrie] the row is too short for the vocabulary")
+        bits = np.zeros(len(row) * 32, dtype=np.uint8)
+        bits[self._tokens[self._walk(automaton, state) >= 0]] = 1
+        row[:] = np.packbits(bits, bitorder="little").view(np.int32)
+
+    def reach(self, automaton: ByteAutomaton, state: int) -> list[tuple[int, int]]:
+        """Return the live states that one token leads to from a state, each with its first token in order of spelling."""
+        reached = self._walk(automaton, state)
+        found, at = np.unique(reached, return_index=True)
+        return [(int(found[i]), int(self._tokens[at[i]])) for i in np.argsort(at) if found[i] >= 0]
+
+    def memory_bytes(self) -> int:
+        """Return about how much memory the tokens take."""
+        return self._text.nbytes + 3 * self._tokens.nbytes
+
+    def _walk(self, automaton: ByteAutomaton, state: int) -> np.ndarray:
+        """Where each token leads, -1 for nowhere or a state that is not live."""
+        if not 0 <= state < len(automaton.live):
+            raise ValueError("[TokenTrie] there is no such state")
+        states = np.full(len(self._tokens), state, dtype=np.int64)
+        open_tokens = np.arange(len(self._tokens))
+        for i in range(int(self._lengths.max(initial=0))):
+            open_tokens = open_tokens[(self._lengths[open_tokens] > i) & (states[open_tokens] >= 0)]
+            states[open_tokens] = automaton.step(states[open_tokens], self._text[self._starts[open_tokens] + i])
+        return np.where((states >= 0) & automaton.live[states], states, -1)

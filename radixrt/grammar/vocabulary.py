@@ -13,6 +13,7 @@ from hashlib import sha256
 import numpy as np
 
 from radixrt.grammar.bitmask import allow_only
+from radixrt_kernels.ops import TokenTrie
 
 
 class Vocabulary:
@@ -73,6 +74,13 @@ class Vocabulary:
         first = bisect_right(spellings, prefix)
         last = bisect_left(spellings, True, first, key=lambda spelled: not spelled.startswith(prefix))
         return tokens[first:last]
+
+    @cached_property
+    def trie(self) -> TokenTrie:
+        """The text tokens, to be walked with an automaton over bytes."""
+        spellings, tokens = self._in_order
+        ends = np.cumsum([len(spelled) for spelled in spellings], dtype=np.int32)
+        return TokenTrie(b"".join(spellings), ends, tokens.astype(np.int32))
 
     @cached_property
     def max_token_bytes(self) -> int:

@@ -90,7 +90,10 @@ class Child:
         inherited = os.environ.get("PYTHONPATH")
         process = self._process = subprocess.Popen(
             [sys.executable, "-m", "radixrt.grammar.compile.child", str(os.getpid())],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            bufsize=0,
             env={**os.environ, "PYTHONPATH": root + os.pathsep + inherited if inherited else root, "OMP_NUM_THREADS": "1"},
         )
         assert process.stdin is not None and process.stdout is not None

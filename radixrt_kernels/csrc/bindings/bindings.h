@@ -5,4 +5,5 @@
 
 void init_cpu(nanobind::module_& m);
 void init_radix_tree(nanobind::module_& m);
+void init_token_trie(nanobind::module_& m);
 void init_tokens(nanobind::module_& m);

@@ -5,4 +5,5 @@ NB_MODULE(_native, m) {
     init_cpu(m);
     init_tokens(m);
     init_radix_tree(m);
+    init_token_trie(m);
 }
