@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from array import array
 from collections.abc import Iterable
 from functools import cache, lru_cache
+
+import numpy as np
 
 Ranges = tuple[tuple[int, int], ...]
 """Sorted ranges of code points, both ends included, that neither overlap nor touch."""
@@ -55,7 +56,7 @@ def intersection(ranges: Ranges, other: Ranges) -> Ranges:
 @cache
 def named_class(escape: str, flags: int) -> Ranges:
     r"""Return what ``\d``, ``\w``, ``\s`` or an upper-case one of them matches in a text, Unicode unless ``re.ASCII``."""
-    every = array("I", range(MAX_CODE_POINT + 1)).tobytes().decode("utf-32-le", "surrogatepass")
+    every = np.arange(MAX_CODE_POINT + 1, dtype="<u4").tobytes().decode("utf-32-le", "surrogatepass")
     found = re.finditer(f"{escape}+", every, flags & re.ASCII)
     return tuple((match.start(), match.end() - 1) for match in found)
 

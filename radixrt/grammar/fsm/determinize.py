@@ -25,9 +25,9 @@ class CharacterAutomaton:
     accepting: list[bool]
 
 
-def determinize(automaton: PositionAutomaton) -> CharacterAutomaton:
-    """Return the deterministic automaton, by subset construction under a budget; GrammarError beyond it."""
-    work = Budget(MAX_WORK, "it can be in too many places at once")
+def determinize(automaton: PositionAutomaton, max_work: int = MAX_WORK) -> CharacterAutomaton:
+    """Return the deterministic automaton, by subset construction; GrammarError when it takes more than ``max_work`` steps."""
+    work = Budget(max_work, "it can be in too many places at once")
     classes, classes_of = _partition(automaton.ranges)
     end = 1 << len(automaton.ranges)
     states = {automaton.start: 0}

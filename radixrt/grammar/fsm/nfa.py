@@ -28,15 +28,15 @@ class PositionAutomaton:
     start: int
 
 
-def build_positions(tree: Node) -> PositionAutomaton:
-    """Return the automaton of a tree; GrammarError when it is too large."""
-    if (size := _num_positions(tree)) > MAX_POSITIONS:
+def build_positions(tree: Node, max_work: int = MAX_WORK) -> PositionAutomaton:
+    """Return the automaton of a tree; GrammarError when it is too large, or takes more than ``max_work`` steps."""
+    if (size := _num_positions(tree)) > min(MAX_POSITIONS, max_work):
         raise GrammarError(
             f"the pattern is too complex: {size:,} parts once its repetitions are written out, and {MAX_POSITIONS:,} are allowed"
         )
     builder = _Builder()
     start = builder.add(tree, builder.accept)
-    return builder.positions(start)
+    return builder.positions(start, max_work)
 
 
 def _num_positions(node: Node) -> int:
@@ -88,9 +88,9 @@ class _Builder:
                     then = self.add(item, then)
         return then
 
-    def positions(self, start: int) -> PositionAutomaton:
+    def positions(self, start: int, max_work: int) -> PositionAutomaton:
         """Take the nodes that consume nothing away."""
-        work = Budget(MAX_WORK, "its parts may follow one another in too many ways")
+        work = Budget(max_work, "its parts may follow one another in too many ways")
         numbers = {node: i for i, node in enumerate(self._consumes)}
         ranges = list(self._consumes.values())
         total = len(numbers)
