@@ -193,6 +193,9 @@ class ServerConfig:
         None, "append a line for every request to a file, to replay it with radixrt bench: times, lengths and keyed hashes, no text",
         metavar="FILE",
     )
+    keep_volatile_prompt_lines: bool = option(
+        False, "leave lines that agents change with every request where they are in system prompts, though they end shared prefixes there"
+    )
     no_cache_text: bool = option(False, "show no text of prompts where the cache is looked at (/ui, /v1/cache/tree)")
     allow_remote_without_api_key: bool = option(False, "listen beyond loopback without an API key: anyone who reaches the port may use it")
 

@@ -37,6 +37,9 @@ class Dormancy(msgspec.Struct, frozen=True, omit_defaults=True):
     trigger: str = ""
 
 
+PauseMode = Literal["abort", "retract", "in_place"]
+
+
 class GrammarOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """How a constraint is read, as far as its own text leaves that open.
 

@@ -26,7 +26,7 @@ from radixrt.engine.link import PROTOCOL, Answered, Failed, Flushed, Outputs, Pr
 from radixrt.engine.loop import OnProgress
 from radixrt.engine.metrics import Metrics
 from radixrt.engine.prompts import check_fits, check_length, check_prompt, max_tokens, text_length, token_ids
-from radixrt.engine.questions import RequestsView, ViewRequests
+from radixrt.engine.questions import Pause, RequestsView, Resume, ViewRequests
 from radixrt.engine.session_calls import SessionCalls
 from radixrt.engine.sessions import SessionParams
 from radixrt.engine.stream import Answer, RequestStream, failure
@@ -42,6 +42,7 @@ from radixrt.types import (
     LogprobOptions,
     ModelInfo,
     Namespace,
+    PauseMode,
     SamplingParams,
 )
 from radixrt.weights.resolve import resolve_model
@@ -167,6 +168,19 @@ class AsyncEngine:
             name: [{"rid": self._answers.rid(facts.uid), **msgspec.structs.asdict(facts)} for facts in getattr(view, name)]
             for name in ("running", "waiting")
         } | {"num_running": view.num_running, "num_waiting": view.num_waiting}
+
+    async def pause(self, mode: PauseMode = "abort") -> None:
+        """Compute nothing until ``resume``, while requests are still taken: abort ends those that are open, retract sends running
+        ones back to the queue, in_place lets them keep their slots.  Idempotent."""
+        self._life.require_ready()
+        if mode == "abort":
+            await self.abort_all()
+        await self._tickets.ask(Pause(mode == "retract"))
+
+    async def resume(self) -> None:
+        """End a pause.  Idempotent."""
+        self._life.require_ready()
+        await self._tickets.ask(Resume())
 
     async def encode(self, text: str, *, param: str = "prompt", add_special_tokens: bool = True) -> list[int]:
         """Return the tokens of a text; PromptTooLong, without tokenizing, when it cannot possibly fit."""

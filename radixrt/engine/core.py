@@ -23,7 +23,7 @@ from radixrt.engine.assembly import build_scheduler
 from radixrt.engine.cache_desk import CacheDesk
 from radixrt.engine.grammars import LOOK_SECONDS, GrammarDesk, check_budget, compile_service
 from radixrt.engine.kv_publisher import KVEventsConfig, KVPublisher
-from radixrt.engine.questions import AnyAnswer, AnyQuestion, ViewRequests
+from radixrt.engine.questions import AnyAnswer, AnyQuestion, Done, Pause, Resume, ViewRequests
 from radixrt.engine.request_view import view_requests
 from radixrt.engine.step_loop import StepLoop
 from radixrt.errors import ConfigError, GrammarError, InvalidSampling, Overloaded, PromptTooLong, RequestError
@@ -246,8 +246,15 @@ class EngineCore:
 
     def answer(self, question: AnyQuestion) -> AnyAnswer:
         """Answer a question, between steps.  Raises RequestError."""
-        if isinstance(question, ViewRequests):
-            return view_requests(self._scheduler, question.limit, time.monotonic())
+        match question:
+            case ViewRequests(limit):
+                return view_requests(self._scheduler, limit, time.monotonic())
+            case Pause(retract):
+                self._scheduler.pause(retract=retract)
+                return Done(True)
+            case Resume():
+                self._scheduler.resume()
+                return Done(True)
         return self._desk.answer(question, time.monotonic())
 
     def has_work(self) -> bool:

@@ -58,6 +58,16 @@ class ViewRequests(Question, frozen=True):
     limit: int
 
 
+class Pause(Question, frozen=True):
+    """Compute nothing until Resume; with ``retract`` running requests give their slots up.  Answered by Done."""
+
+    retract: bool
+
+
+class Resume(Question, frozen=True):
+    """Go on after Pause; answered by Done."""
+
+
 class Pinned(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """``tokens`` are pinned (0: nothing was cached, and nothing is pinned) for the next ``seconds``."""
 
@@ -127,5 +137,5 @@ class Declined(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 CacheQuestion = PinPrefix | Unpin | Explain | ViewTree | DropTails
-AnyQuestion = CacheQuestion | ViewRequests
+AnyQuestion = CacheQuestion | ViewRequests | Pause | Resume
 AnyAnswer = Pinned | Explained | TreeView | RequestsView | Done | Declined

@@ -57,9 +57,9 @@ class Admission:
         """Count what everybody has waited until now."""
         self._waits.advance(now)
 
-    def hold(self, now: float) -> None:
-        """Make no pass: there are no slots even for those that run."""
-        self._waits.passed(now, waits.MEMORY, {})
+    def hold(self, now: float, reason: str = waits.MEMORY) -> None:
+        """Make no pass; by default because there are no slots even for those that run."""
+        self._waits.passed(now, reason, {})
 
     def fill(self, running: Sequence[Request], budget: Budget, start: Start, now: float, sent_back: Sequence[int] = ()) -> None:
         """Start waiting requests in the order of the policy while there are places, tokens and slots.

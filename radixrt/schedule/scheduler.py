@@ -13,6 +13,7 @@ from functools import partial
 
 from radixrt.cache.prefix_cache import Lease, PrefixCache
 from radixrt.errors import Overloaded
+from radixrt.schedule import waits
 from radixrt.schedule.admission import Admission
 from radixrt.schedule.budget import Budget
 from radixrt.schedule.deadlines import Deadlines
@@ -82,6 +83,7 @@ class Scheduler:
         self._ended: list[TokenOutput] = []
         self._next_arrival = 0
         self._now = 0.0
+        self.paused = False
 
     def add(self, request: Request, now: float = 0.0) -> None:
         """Queue a request.  Its prompt fits the pool and the context: the caller has checked.
@@ -109,8 +111,23 @@ class Scheduler:
         if request is not None:
             self._finish(request, Finish(FinishReason.ABORT, message="aborted"))
 
+    def pause(self, *, retract: bool = False) -> None:
+        """Decide no rows until ``resume``; running requests keep their slots, or with ``retract`` go back to the queue.
+
+        Aborts are still carried out; time limits are not looked at.  Idempotent.
+        """
+        self.paused = True
+        if retract:
+            for request in list(self.running):
+                self._retract(request)
+        self._admission.hold(self._now, waits.PAUSED)
+
+    def resume(self) -> None:
+        """End a pause.  Idempotent."""
+        self.paused = False
+
     def has_work(self) -> bool:
-        return bool(self.waiting or self.running or self._ended)
+        return bool(self._ended or (not self.paused and (self.waiting or self.running)))
 
     def schedule(self, now: float = 0.0) -> ScheduledStep:
         """Decide the next step: running requests first, decodes before prefills, then admissions while the budget lasts.
@@ -119,6 +136,8 @@ class Scheduler:
         """
         self._now = max(self._now, now)
         self._admission.advance(self._now)
+        if self.paused:
+            return ScheduledStep([])
         self.estimate.stepped()
         for uid, started in self._deadlines.take_expired(self._now):
             self._expire(uid, started=started)

@@ -16,6 +16,7 @@ PREFIX = "prefix"  # a running request is about to compute what this one starts 
 BUDGET = "budget"  # the steps are full
 ORDER = "order"  # somebody ahead in the order waits for slots that are being kept for it
 DELAYED = "delayed"  # small prompts are gathered into one step
+PAUSED = "paused"  # the operator has stopped the engine for a while
 
 # Sums of seconds that cancel out leave less than this.
 ROUNDING = 1e-9

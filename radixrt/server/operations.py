@@ -21,7 +21,7 @@ from radixrt.server.openai import body_schema, gone, json_response
 from radixrt.server.problems import Refusal
 from radixrt.server.service import Service, wait_until
 from radixrt.server.sse import while_connected
-from radixrt.types import KVEventsAddress, Namespace, SamplingParams
+from radixrt.types import KVEventsAddress, Namespace, PauseMode, SamplingParams
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +36,12 @@ class AbortBody(msgspec.Struct, frozen=True, kw_only=True):
 
     rid: str | None = None
     abort_all: bool | None = None
+
+
+class PauseBody(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of ``/pause_generation``: what becomes of requests that are open."""
+
+    mode: PauseMode = "abort"
 
 
 def kv_events_view(address: KVEventsAddress) -> dict[str, Any]:
@@ -180,6 +186,19 @@ def operations_routes(service: Service, components: dict[str, Any]) -> APIRouter
         if rid is None:
             raise RequestError("rid or abort_all is required.", param="rid", code="missing_parameter")
         return json_response({"aborted": int(await engine.abort(rid))})
+
+    @router.post("/pause_generation", openapi_extra=body_schema(PauseBody, components), summary="Compute nothing until told to go on")
+    async def pause_generation(request: Request) -> Response:
+        body = typed(await read_json(request, max_bytes=service.config.max_body_bytes), PauseBody)
+        service.require_ready()
+        await engine.pause(body.mode)
+        return json_response({"message": "Generation paused.", "status": "ok"})
+
+    @router.post("/continue_generation", summary="Go on after /pause_generation")
+    async def continue_generation() -> Response:
+        service.require_ready()
+        await engine.resume()
+        return json_response({"message": "Generation continued.", "status": "ok"})
 
     @router.get("/loads", include_in_schema=False)
     @router.get("/get_load", summary="The older name of /v1/loads")

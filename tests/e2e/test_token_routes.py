@@ -49,3 +49,16 @@ def test_loads_name_what_routers_read(server: Any) -> None:
     assert load["max_total_num_tokens"] > 0
     assert load["num_running_reqs"] == load["num_waiting_reqs"] == 0
     assert server.http.get("/get_load").json()["loads"][0].keys() == load.keys()
+
+
+def test_a_paused_server_takes_requests_and_answers_them_later(server: Any) -> None:
+    assert server.http.post("/pause_generation", json={"mode": "in_place"}).status_code == 200
+    try:
+        body = {"prompt": "abc", "max_tokens": 3, "stream": True}
+        with server.http.stream("POST", "/v1/completions", json=body) as stream:
+            server.wait_for(lambda: server.http.get("/v1/requests").json()["num_waiting"] == 1, 5)
+            assert server.http.post("/continue_generation").status_code == 200
+            assert [line for line in stream.iter_lines() if line][-1] == "data: [DONE]"
+        assert server.http.post("/pause_generation", json={"mode": "later"}).status_code == 400
+    finally:
+        server.http.post("/continue_generation")

@@ -36,10 +36,12 @@ from radixrt.engine.questions import (
     DropTails,
     Explain,
     Explained,
+    Pause,
     Pinned,
     PinPrefix,
     RequestFacts,
     RequestsView,
+    Resume,
     TreeView,
     Unpin,
     ViewRequests,
@@ -79,6 +81,8 @@ QUESTIONS = [
     ViewTree(None, 1, 2, 3),
     DropTails([([1, 2], 1)], ("", "", "")),
     ViewRequests(7),
+    Pause(True),
+    Resume(),
 ]
 ANSWERS = [
     Pinned(2, 1.5),
