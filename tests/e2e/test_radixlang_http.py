@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -42,7 +43,7 @@ def test_a_batch_over_http_is_pinned_and_unpinned(http: HttpBackend, server: Any
     assert [state["answer"] for state in states] == single
     prefix = len("The following are questions with answers.\n\nQ: What is the capital of France?\nA: Paris\nQ: ")
     assert all(state.usage().cached_tokens >= prefix for state in states)
-    assert server.http.get("/metrics").text.count("radixrt_pins 0.0") == 1
+    assert re.search(r"^radixrt_pins\S* 0\.0$", server.http.get("/metrics").text, re.MULTILINE)
 
 
 def test_a_stream_over_http(http: HttpBackend) -> None:
