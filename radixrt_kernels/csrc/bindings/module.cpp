@@ -4,6 +4,8 @@
 NB_MODULE(_native, m) {
     init_cpu(m);
     init_tokens(m);
+    init_linear(m);
+    init_decoder(m);
     init_radix_tree(m);
     init_token_trie(m);
 }

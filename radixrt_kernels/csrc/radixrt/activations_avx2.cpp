@@ -1,0 +1,9 @@
+#if defined(__x86_64__)
+#include "radixrt/activations_impl.h"
+
+namespace radixrt {
+
+const ActivationPath kActivationAvx2 = kPath;
+
+}  // namespace radixrt
+#endif

@@ -1,0 +1,7 @@
+#include "radixrt/activations_impl.h"
+
+namespace radixrt {
+
+const ActivationPath kActivationPortable = kPath;
+
+}  // namespace radixrt

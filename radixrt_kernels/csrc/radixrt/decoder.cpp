@@ -1,0 +1,174 @@
+#include "radixrt/decoder.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+
+namespace radixrt {
+
+namespace {
+
+// Tokens whose gated activations are held at a time, so that they stay in the cache.
+constexpr std::int64_t kMlpTokens = 128;
+
+void check(bool fits, const char *what) {
+    if (!fits) throw std::invalid_argument(std::string("[Decoder] ") + what + " does not fit the sizes of the model");
+}
+
+void check_linear(const DecoderLinear &linear, std::int64_t rows, std::int64_t cols, const char *what) {
+    check(linear.matrix != nullptr && linear.matrix->rows() == rows && linear.matrix->cols() == cols, what);
+    check(linear.bias.empty() || static_cast<std::int64_t>(linear.bias.size()) == rows, what);
+}
+
+bool has_size(const std::vector<float> &values, std::int64_t size) { return static_cast<std::int64_t>(values.size()) == size; }
+
+LinearOutput output(const DecoderLinear &linear, float *y, std::int64_t stride, std::int64_t column = 0, bool add = false) {
+    return {linear.matrix.get(), linear.bias.empty() ? nullptr : linear.bias.data(), y, stride, column, add};
+}
+
+bool reads_quantized(std::span<const DecoderLinear *const> readers) {
+    return std::ranges::any_of(readers, [](const DecoderLinear *reader) { return is_quantized(reader->matrix->type()); });
+}
+
+}  // namespace
+
+Decoder::Decoder(const DecoderShape &shape, std::vector<DecoderLayer> layers, std::vector<float> final_norm,
+                 std::shared_ptr<const PackedMatrix> embedding, std::shared_ptr<const PackedMatrix> head)
+    : shape_(shape), layers_(std::move(layers)), final_norm_(std::move(final_norm)), embedding_(std::move(embedding)), head_(std::move(head)) {
+    const std::int64_t hidden = shape.hidden_size, inner = shape.intermediate_size, head_dim = shape.head_dim;
+    const std::int64_t q_size = shape.num_heads * head_dim, kv_size = shape.num_kv_heads * head_dim;
+    check(hidden > 0 && inner > 0 && q_size > 0 && kv_size > 0 && shape.num_heads % shape.num_kv_heads == 0, "the shape");
+    check(shape.rotary_dim > 0 && shape.rotary_dim % 2 == 0 && shape.rotary_dim <= head_dim, "the rotary dimension");
+    check(embedding_ != nullptr && embedding_->cols() == hidden, "the embedding");
+    check(head_ != nullptr && head_->cols() == hidden && head_->rows() == embedding_->rows(), "the head");
+    check(has_size(final_norm_, hidden), "the final norm");
+    for (const DecoderLayer &layer : layers_) {
+        check(has_size(layer.attention_norm, hidden) && has_size(layer.mlp_norm, hidden), "a norm");
+        check(layer.q_norm.empty() == layer.k_norm.empty(), "a head norm");
+        check(layer.q_norm.empty() || (has_size(layer.q_norm, head_dim) && has_size(layer.k_norm, head_dim)), "a head norm");
+        check_linear(layer.q, q_size, hidden, "q");
+        check_linear(layer.k, kv_size, hidden, "k");
+        check_linear(layer.v, kv_size, hidden, "v");
+        check_linear(layer.output, hidden, q_size, "the output");
+        check_linear(layer.gate, inner, hidden, "gate");
+        check_linear(layer.up, inner, hidden, "up");
+        check_linear(layer.down, hidden, inner, "down");
+    }
+}
+
+void Decoder::embed(std::span<const std::int64_t> ids, float *x, ThreadPool &pool) const {
+    for (const std::int64_t id : ids)
+        if (id < 0 || id >= embedding_->rows()) throw std::out_of_range("[Decoder] token " + std::to_string(id) + " is not in the vocabulary");
+    for_token_ranges(static_cast<std::int64_t>(ids.size()), pool, [&](std::int64_t first, std::int64_t end) {
+        for (std::int64_t token = first; token < end; ++token) embedding_->unpack_row(ids[static_cast<std::size_t>(token)], x + token * shape_.hidden_size);
+    });
+}
+
+Decoder::Rows Decoder::normed(const float *x, const std::vector<float> &weight, std::int64_t tokens,
+                              std::span<const DecoderLinear *const> readers, ThreadPool &pool) {
+    const ActivationPath &path = activation_path();
+    const std::int64_t size = shape_.hidden_size;
+    const bool quantize = reads_quantized(readers);
+    if (normed_.size() < static_cast<std::size_t>(tokens * size)) normed_.resize(static_cast<std::size_t>(tokens * size));
+    const QuantizedRows quantized = quantize ? quantized_.rows(tokens, size) : QuantizedRows{};
+    for_token_ranges(tokens, pool, [&](std::int64_t first, std::int64_t end) {
+        for (std::int64_t token = first; token < end; ++token) {
+            float *row = normed_.data() + token * size;
+            path.rms_norm(x + token * size, weight.data(), shape_.rms_norm_eps, size, row);
+            if (quantize) path.quantize(row, size, quantized, token);
+        }
+    });
+    return {normed_.data(), quantized};
+}
+
+Decoder::Rows Decoder::rows(const float *x, std::int64_t tokens, std::int64_t cols, bool quantize, ThreadPool &pool) {
+    if (!quantize) return {x, {}};
+    const QuantizedRows quantized = quantized_.rows(tokens, cols);
+    for_token_ranges(tokens, pool, [&](std::int64_t first, std::int64_t end) {
+        const ActivationPath &path = activation_path();
+        for (std::int64_t token = first; token < end; ++token) path.quantize(x + token * cols, cols, quantized, token);
+    });
+    return {x, quantized};
+}
+
+void Decoder::project(std::int64_t index, const float *x, std::span<const std::int64_t> positions, RotaryTable table, float *qkv,
+                      ThreadPool &pool) {
+    const DecoderLayer &layer = layers_.at(static_cast<std::size_t>(index));
+    const auto tokens = static_cast<std::int64_t>(positions.size());
+    const std::int64_t head_dim = shape_.head_dim, stride = shape_.heads() * head_dim, half = shape_.rotary_dim / 2;
+    for (const std::int64_t position : positions)
+        if (position < 0 || position >= table.length) throw std::out_of_range("[Decoder] position " + std::to_string(position) + " has no rotation");
+    const DecoderLinear *readers[] = {&layer.q, &layer.k, &layer.v};
+    const Rows in = normed(x, layer.attention_norm, tokens, readers, pool);
+    const LinearOutput outputs[] = {
+        output(layer.q, qkv, stride),
+        output(layer.k, qkv, stride, shape_.num_heads * head_dim),
+        output(layer.v, qkv, stride, (shape_.num_heads + shape_.num_kv_heads) * head_dim),
+    };
+    linear(in.x, in.quantized, tokens, outputs, pool);
+    const ActivationPath &path = activation_path();
+    for_token_ranges(tokens, pool, [&](std::int64_t first, std::int64_t end) {
+        for (std::int64_t token = first; token < end; ++token) {
+            float *heads = qkv + token * stride;
+            if (!layer.q_norm.empty()) {
+                for (std::int64_t head = 0; head < shape_.num_heads + shape_.num_kv_heads; ++head) {
+                    const std::vector<float> &weight = head < shape_.num_heads ? layer.q_norm : layer.k_norm;
+                    path.rms_norm(heads + head * head_dim, weight.data(), shape_.rms_norm_eps, head_dim, heads + head * head_dim);
+                }
+            }
+            const float *turns = table.turns + positions[static_cast<std::size_t>(token)] * 2 * half;
+            path.rope(heads, shape_.num_heads + shape_.num_kv_heads, head_dim, turns, turns + half, half);
+        }
+    });
+}
+
+void Decoder::finish_layer(std::int64_t index, const float *attended, std::int64_t tokens, float *x, ThreadPool &pool) {
+    const DecoderLayer &layer = layers_.at(static_cast<std::size_t>(index));
+    const DecoderLinear *readers[] = {&layer.output};
+    const Rows in = rows(attended, tokens, shape_.num_heads * shape_.head_dim, reads_quantized(readers), pool);
+    const LinearOutput outputs[] = {output(layer.output, x, shape_.hidden_size, 0, true)};
+    linear(in.x, in.quantized, tokens, outputs, pool);
+    for (std::int64_t first = 0; first < tokens; first += kMlpTokens)
+        mlp(layer, std::min(kMlpTokens, tokens - first), x + first * shape_.hidden_size, pool);
+}
+
+void Decoder::mlp(const DecoderLayer &layer, std::int64_t tokens, float *x, ThreadPool &pool) {
+    const std::int64_t inner = shape_.intermediate_size;
+    const DecoderLinear *readers[] = {&layer.gate, &layer.up}, *down[] = {&layer.down};
+    if (gate_up_.size() < static_cast<std::size_t>(tokens * 2 * inner)) gate_up_.resize(static_cast<std::size_t>(tokens * 2 * inner));
+    const Rows in = normed(x, layer.mlp_norm, tokens, readers, pool);
+    const LinearOutput wide[] = {output(layer.gate, gate_up_.data(), 2 * inner), output(layer.up, gate_up_.data(), 2 * inner, inner)};
+    linear(in.x, in.quantized, tokens, wide, pool);
+
+    const ActivationPath &path = activation_path();
+    const bool quantize = reads_quantized(down);
+    const QuantizedRows quantized = quantize ? quantized_.rows(tokens, inner) : QuantizedRows{};
+    if (normed_.size() < static_cast<std::size_t>(tokens * inner)) normed_.resize(static_cast<std::size_t>(tokens * inner));
+    for_token_ranges(tokens, pool, [&](std::int64_t first, std::int64_t end) {
+        for (std::int64_t token = first; token < end; ++token) {
+            const float *gate = gate_up_.data() + token * 2 * inner;
+            float *row = normed_.data() + token * inner;
+            path.gated(shape_.activation, gate, gate + inner, inner, row);
+            if (quantize) path.quantize(row, inner, quantized, token);
+        }
+    });
+    const LinearOutput narrow[] = {output(layer.down, x, shape_.hidden_size, 0, true)};
+    linear(normed_.data(), quantized, tokens, narrow, pool);
+}
+
+void Decoder::final_norm(const float *x, std::int64_t tokens, float *out, ThreadPool &pool) const {
+    const ActivationPath &path = activation_path();
+    const std::int64_t size = shape_.hidden_size;
+    for_token_ranges(tokens, pool, [&](std::int64_t first, std::int64_t end) {
+        for (std::int64_t token = first; token < end; ++token)
+            path.rms_norm(x + token * size, final_norm_.data(), shape_.rms_norm_eps, size, out + token * size);
+    });
+}
+
+void Decoder::logits(const float *hidden, std::int64_t tokens, float *out, ThreadPool &pool) {
+    const Rows in = rows(hidden, tokens, shape_.hidden_size, is_quantized(head_->type()), pool);
+    const LinearOutput outputs[] = {{head_.get(), nullptr, out, head_->rows(), 0, false}};
+    linear(in.x, in.quantized, tokens, outputs, pool);
+}
+
+}  // namespace radixrt

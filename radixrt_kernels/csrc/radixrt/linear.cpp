@@ -1,0 +1,105 @@
+#include "radixrt/linear.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "radixrt/cpu.h"
+
+namespace radixrt {
+
+namespace {
+
+// Tasks a thread: enough to even out what other processes take away.
+constexpr std::int64_t kTasksPerThread = 4;
+
+// What a path makes of five tokens of three blocks, whose quantised results must be equal and whose others nearly so.
+bool agrees(const LinearPath &path, const LinearPath &portable) {
+    constexpr int kTokens = 5, kCols = 3 * kBlock;
+    std::vector<float> x(kTokens * kCols), weights(kPanel * kCols);
+    for (std::size_t i = 0; i < weights.size(); ++i) weights[i] = static_cast<float>((i * 7919 + 13) % 1009) / 504.0f - 1.0f;
+    for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>((i * 104729 + 7) % 997) / 498.0f - 1.0f;
+    QuantizedBuffer buffer;
+    const QuantizedRows rows = buffer.rows(kTokens, kCols);
+    for (int token = 0; token < kTokens; ++token) kActivationPortable.quantize(x.data() + token * kCols, kCols, rows, token);
+    float left[kTokens * kPanel], right[kTokens * kPanel];
+    const auto quantized = [&](WeightType type, auto member) {
+        PackedMatrix matrix(type, kPanel, kCols);
+        matrix.pack_floats(0, weights);
+        for (int tokens = 1; tokens <= kTokens; ++tokens) {
+            (path.*member)(matrix.panel(0), kCols / kBlock, rows, kTokens - tokens, tokens, left);
+            (portable.*member)(matrix.panel(0), kCols / kBlock, rows, kTokens - tokens, tokens, right);
+            if (std::memcmp(left, right, sizeof(float) * kPanel * static_cast<std::size_t>(tokens)) != 0) return false;
+        }
+        return true;
+    };
+    const auto floats = [&](WeightType type, auto member) {
+        PackedMatrix matrix(type, kPanel, kCols);
+        matrix.pack_floats(0, weights);
+        (path.*member)(matrix.panel(0), kCols, x.data(), kTokens, left);
+        (portable.*member)(matrix.panel(0), kCols, x.data(), kTokens, right);
+        return std::equal(left, left + kTokens * kPanel, right, [](float a, float b) { return std::fabs(a - b) <= 1e-4f; });
+    };
+    return quantized(WeightType::q8_0, &LinearPath::q8_0) && quantized(WeightType::q4_0, &LinearPath::q4_0) &&
+           quantized(WeightType::q4_1, &LinearPath::q4_1) && floats(WeightType::f32, &LinearPath::f32) && floats(WeightType::bf16, &LinearPath::bf16);
+}
+
+#if defined(__x86_64__)
+Paths<LinearPath> paths("linear", kLinearPortable, &kLinearAvx2, &kLinearAvx512, agrees);
+#else
+Paths<LinearPath> paths("linear", kLinearPortable, nullptr, nullptr, agrees);
+#endif
+
+void panel_product(const LinearPath &path, const PackedMatrix &matrix, std::int64_t panel, const float *x, const QuantizedRows &rows,
+                   std::int64_t first, int tokens, float *out) {
+    const std::uint8_t *weights = matrix.panel(panel);
+    const std::int64_t cols = matrix.cols();
+    switch (matrix.type()) {
+        case WeightType::q8_0: return path.q8_0(weights, cols / kBlock, rows, first, tokens, out);
+        case WeightType::q4_0: return path.q4_0(weights, cols / kBlock, rows, first, tokens, out);
+        case WeightType::q4_1: return path.q4_1(weights, cols / kBlock, rows, first, tokens, out);
+        case WeightType::bf16: return path.bf16(weights, cols, x + first * cols, tokens, out);
+        case WeightType::f32: return path.f32(weights, cols, x + first * cols, tokens, out);
+    }
+}
+
+void write_panel(const LinearOutput &to, std::int64_t panel, std::int64_t first, int tokens, const float *products) {
+    const std::int64_t row = panel * kPanel;
+    const auto count = static_cast<int>(std::min<std::int64_t>(kPanel, to.matrix->rows() - row));
+    for (int token = 0; token < tokens; ++token, products += kPanel) {
+        float *y = to.y + (first + token) * to.stride + to.column + row;
+        for (int i = 0; i < count; ++i) {
+            float value = products[i];
+            if (to.bias != nullptr) value += to.bias[row + i];
+            y[i] = to.add ? y[i] + value : value;
+        }
+    }
+}
+
+}  // namespace
+
+void linear(const float *x, const QuantizedRows &quantized, std::int64_t tokens, std::span<const LinearOutput> outputs, ThreadPool &pool) {
+    const LinearPath &path = paths();
+    std::int64_t panels = 0;
+    for (const LinearOutput &output : outputs) panels += output.matrix->num_panels();
+    const std::int64_t tasks = std::min<std::int64_t>(panels, pool.num_threads() == 1 ? 1 : kTasksPerThread * pool.num_threads());
+    pool.run(static_cast<int>(tasks), [&](int task) {
+        const std::int64_t begin = panels * task / tasks, end = panels * (task + 1) / tasks;
+        float products[kTokenTile * kPanel];
+        for (std::int64_t first = 0; first < tokens; first += kTokenTile) {
+            const auto count = static_cast<int>(std::min<std::int64_t>(kTokenTile, tokens - first));
+            std::int64_t offset = 0;
+            for (const LinearOutput &output : outputs) {
+                const std::int64_t stop = std::min(end - offset, output.matrix->num_panels());
+                for (std::int64_t panel = std::max<std::int64_t>(begin - offset, 0); panel < stop; ++panel) {
+                    panel_product(path, *output.matrix, panel, x, quantized, first, count, products);
+                    write_panel(output, panel, first, count, products);
+                }
+                offset += output.matrix->num_panels();
+            }
+        }
+    });
+}
+
+}  // namespace radixrt

@@ -1,0 +1,50 @@
+// Products with weight matrices.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "radixrt/activations.h"
+#include "radixrt/packed_matrix.h"
+#include "radixrt/thread_pool.h"
+
+namespace radixrt {
+
+// y[t, column + r] for the rows r of a matrix: the product, plus bias[r] if there is one, plus what y held if ``add``.
+struct LinearOutput {
+    const PackedMatrix *matrix;
+    const float *bias;
+    float *y;
+    std::int64_t stride;
+    std::int64_t column;
+    bool add;
+};
+
+// Multiply the same rows by several matrices.  ``x`` [tokens, cols] float32 is read by f32 and bf16 matrices, ``quantized`` (its
+// rounding, see quantize_rows) by the others; what no matrix reads may be empty.
+//
+// Each element is computed in one order that depends on nothing but its matrix: for quantised weights, block after block,
+//   y = y + s * (d * float(dot) [+ m * float(sum of a)])
+// with the dot product of the block in integers, so that all instruction sets give the same bits; for the others column after column,
+// fused or not as the instruction set has it.
+void linear(const float *x, const QuantizedRows &quantized, std::int64_t tokens, std::span<const LinearOutput> outputs, ThreadPool &pool);
+
+// One path of the kernels.  ``panel`` is one of a matrix of that type, ``out`` [tokens, 16].
+struct LinearPath {
+    // Tokens first .. first + tokens - 1 of the rows, tokens <= kTokenTile.
+    using QuantizedPanel = void (*)(const std::uint8_t *panel, std::int64_t blocks, const QuantizedRows &rows, std::int64_t first,
+                                    int tokens, float *out);
+    using FloatPanel = void (*)(const std::uint8_t *panel, std::int64_t cols, const float *x, int tokens, float *out);
+    QuantizedPanel q8_0, q4_0, q4_1;
+    FloatPanel f32, bf16;
+};
+
+constexpr int kTokenTile = 32;
+
+extern const LinearPath kLinearPortable;
+#if defined(__x86_64__)
+extern const LinearPath kLinearAvx2;
+extern const LinearPath kLinearAvx512;
+#endif
+
+}  // namespace radixrt
