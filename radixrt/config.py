@@ -47,6 +47,11 @@ class ModelConfig:
         choices=("auto", "radixrt", "transformers"),
     )
     dtype: str = option("auto", "type of weights and activations", choices=("auto", "float32", "bfloat16", "float16"))
+    quantization: str = option(
+        "auto", "how weights are kept: as in the file, in full for --dtype (none), or rounded to a type of 8 or 4 bits;"
+        " auto: as in the file where the compiled kernels run",
+        choices=("auto", "none", "file", "q8_0", "q4_0", "q4_1"),
+    )
     context_length: int | None = option(None, "longest prompt + output; default: the model's", metavar="TOKENS")
     device: str = option("auto", "where the model runs", choices=("auto", "cpu", "cuda"))
     attention_backend: str = option("auto", "attention implementation", choices=("auto", "torch_sdpa"))
@@ -206,6 +211,7 @@ class Hardware:
 
     cuda: bool = False
     cuda_bf16: bool = False
+    native: bool = False
     num_cpus: int = 1
     memory_bytes: int = 8 << 30
 
@@ -214,13 +220,15 @@ class Hardware:
         """Read this machine.  Imports torch."""
         import torch
 
+        from radixrt_kernels.ops import NATIVE
+
         cuda = torch.cuda.is_available()
         if cuda:
             memory = torch.cuda.get_device_properties(0).total_memory
         else:
             memory = psutil.virtual_memory().available
         num_cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        return cls(cuda=cuda, cuda_bf16=cuda and torch.cuda.is_bf16_supported(), num_cpus=num_cpus, memory_bytes=memory)
+        return cls(cuda=cuda, cuda_bf16=cuda and torch.cuda.is_bf16_supported(), native=NATIVE, num_cpus=num_cpus, memory_bytes=memory)
 
 
 def resolve(config: EngineConfig, hardware: Hardware) -> EngineConfig:
@@ -236,11 +244,19 @@ def resolve(config: EngineConfig, hardware: Hardware) -> EngineConfig:
     dtype = model.dtype
     if dtype == "auto":
         dtype = "float32" if device == "cpu" else "bfloat16" if hardware.cuda_bf16 else "float16"
+    compiled = hardware.native and device == "cpu"
+    quantization = model.quantization
+    if quantization == "auto":
+        quantization = "file" if compiled and model.dtype == "auto" and model.model_impl != "transformers" else "none"
+    elif quantization != "none" and not compiled:
+        raise ConfigError(f"--quantization {quantization} needs the compiled kernels, on a CPU")
+    elif quantization != "none" and model.dtype not in ("auto", "float32"):
+        raise ConfigError(f"--quantization {quantization} computes in float32, and --dtype asks for {model.dtype}")
     chunk = schedule.chunked_prefill_size
     if chunk is None:
         chunk = 512 if device == "cpu" else 8192
     model = replace(
-        model, device=device, dtype=dtype,
+        model, device=device, dtype=dtype, quantization=quantization,
         attention_backend="torch_sdpa" if model.attention_backend == "auto" else model.attention_backend,
     )
     cache = replace(

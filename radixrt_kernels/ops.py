@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from radixrt_kernels._native import RadixTree
+    from torch import Tensor
+
+    from radixrt_kernels._native import Decoder, PackedMatrix, RadixTree
 
 NATIVE = os.environ.get("RADIXRT_NO_NATIVE", "0") in ("", "0") and importlib.util.find_spec("radixrt_kernels._native") is not None
 
@@ -21,7 +23,9 @@ if TYPE_CHECKING or NATIVE:
 else:
     from radixrt_kernels.reference import ByteAutomaton, TokenTrie, common_prefix_length
 
-__all__ = ["NATIVE", "ByteAutomaton", "TokenTrie", "common_prefix_length", "native_radix_tree"]
+__all__ = [
+    "NATIVE", "ByteAutomaton", "TokenTrie", "common_prefix_length", "decoder", "kernel_facts", "native_radix_tree", "packed_matrix",
+]  # fmt: skip
 
 
 def native_radix_tree(policy: str, **options: int) -> RadixTree:
@@ -32,3 +36,40 @@ def native_radix_tree(policy: str, **options: int) -> RadixTree:
     from radixrt_kernels import _native
 
     return _native.RadixTree(policy, **options)
+
+
+def packed_matrix(kind: str, rows: int, cols: int) -> PackedMatrix:
+    """Return an unfilled weight matrix of format f32, bf16, q8_0, q4_0 or q4_1; only where ``NATIVE``.
+
+    Raises ValueError for another format, or for rows that are not whole blocks of 32 of a quantised one.
+    """
+    from radixrt_kernels import _native
+
+    return _native.PackedMatrix(kind, rows, cols)
+
+
+def decoder(
+    shape: dict[str, Any], layers: list[dict[str, Any]], final_norm: Tensor, embedding: PackedMatrix, head: PackedMatrix
+) -> Decoder:
+    """Return the Llama family's decoder over these weights; only where ``NATIVE``.
+
+    Its definition is ``radixrt.models.llama``.  Raises ValueError when sizes do not fit each other.
+    """
+    from radixrt_kernels import _native
+
+    return _native.Decoder(shape, layers, final_norm, embedding, head)
+
+
+def kernel_facts() -> dict[str, Any]:
+    """Return what the kernels run on: the instruction set in use, the widest there is, threads, and paths that are not used."""
+    if not NATIVE:
+        return {"native": False}
+    from radixrt_kernels import _native
+
+    return {
+        "native": True,
+        "isa": _native.cpu_isa(),
+        "detected_isa": _native.detected_isa(),
+        "threads": _native.num_threads(),
+        "rejected_paths": _native.rejected_paths(),
+    }

@@ -1,10 +1,13 @@
-"""The definition of every op, in numpy: the oracle of the tests, and what runs where nothing was compiled."""
+"""The definition of every op, in numpy or torch: the oracle of the tests, and what runs where nothing was compiled."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def common_prefix_length(a: Any, a_start: int, b: Any, b_start: int) -> int:
@@ -103,3 +106,65 @@ class TokenTrie:
             open_tokens = open_tokens[(self._lengths[open_tokens] > i) & (states[open_tokens] >= 0)]
             states[open_tokens] = automaton.step(states[open_tokens], self._text[self._starts[open_tokens] + i])
         return np.where((states >= 0) & automaton.live[states], states, -1)
+
+
+def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Round rows [tokens, cols] float32 to int8 in blocks of 32 columns: x = scale * a, a in [-127, 127].
+
+    Returns a [blocks, tokens, 32] int8, and scales and sums of a [blocks, tokens] float32.  A block whose largest magnitude
+    is at most 1e-30 is zero; one that holds something infinite or NaN is zero with the scale NaN.
+    """
+    import torch
+
+    blocks = x.view(len(x), -1, 32).transpose(0, 1)
+    largest = blocks.abs().amax(dim=-1)
+    broken = ~blocks.isfinite().all(dim=-1)
+    plain = ~broken & (largest > 1e-30)
+    inverse = torch.where(plain, 127.0 / largest, 0.0)
+    numbers = torch.where(plain[..., None], blocks * inverse[..., None], 0.0).round()
+    scales = torch.where(broken, torch.nan, torch.where(plain, largest / 127.0, 0.0))
+    return numbers.to(torch.int8), scales, numbers.sum(dim=-1)
+
+
+def quantized_linear(x: Tensor, blocks: Tensor, kind: str) -> Tensor:
+    """Multiply rows x [tokens, cols], rounded by ``quantize_rows``, by quantised weights; returns [tokens, rows] float32.
+
+    ``blocks`` [rows, bytes] uint8 are those of a GGUF file of type q8_0 (weight d * q), q4_0 (d * (q - 8)) or q4_1 (d * q + m).
+    In this order of operations, for each block of 32 columns: y = y + s * (d * float(dot) [+ m * sum]).
+    """
+    import torch
+
+    stored = blocks.view(len(blocks), -1, {"q8_0": 34, "q4_0": 18, "q4_1": 20}[kind])
+    halves = stored[..., : 4 if kind == "q4_1" else 2].contiguous().view(torch.float16).float()
+    packed = stored[..., halves.shape[-1] * 2 :]
+    weights = packed.view(torch.int8) if kind == "q8_0" else torch.cat((packed & 15, packed >> 4), dim=-1)
+    numbers, scales, sums = quantize_rows(x)
+    y = torch.zeros(len(x), len(blocks))
+    for block in range(stored.shape[1]):
+        dot = numbers[block].int() @ weights[:, block].int().T
+        total = sums[block][:, None]
+        d = halves[:, block, 0]
+        term = d * (dot.float() - 8.0 * total) if kind == "q4_0" else d * dot.float()
+        if kind == "q4_1":
+            term = term + halves[:, block, 1] * total
+        y = y + term * scales[block][:, None]
+    return y
+
+
+def gated(activation: str, gate: Tensor, up: Tensor) -> Tensor:
+    """Return activation(gate) * up, for silu, gelu, gelu_pytorch_tanh or relu."""
+    import torch.nn.functional as F
+
+    if activation == "gelu_pytorch_tanh":
+        return F.gelu(gate, approximate="tanh") * up
+    return {"silu": F.silu, "gelu": F.gelu, "relu": F.relu}[activation](gate) * up
+
+
+def rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Turn dimension i of x [tokens, heads, head_dim] with dimension i + half by the angles of cos and sin [tokens, half]."""
+    import torch
+
+    half = cos.shape[1]
+    first, second = x[..., :half], x[..., half : 2 * half]
+    cos, sin = cos[:, None], sin[:, None]
+    return torch.cat((first * cos - second * sin, second * cos + first * sin, x[..., 2 * half :]), dim=-1)

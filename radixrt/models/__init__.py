@@ -15,6 +15,7 @@ from radixrt.attention.base import ForwardContext
 from radixrt.config import nearest
 from radixrt.errors import ConfigError
 from radixrt.models.config import ModelShape
+from radixrt.weights.source import Place
 
 
 class Model(Protocol):
@@ -33,7 +34,7 @@ class Model(Protocol):
 class LoadableModel(Model, Protocol):
     """A model whose tensors are filled after it is built."""
 
-    def places(self) -> Mapping[str, Tensor]:
+    def places(self) -> Mapping[str, Place]:
         """Return the tensors to fill, by Hugging Face name."""
 
     def place_of(self, name: str) -> str | None:

@@ -72,9 +72,19 @@ class Rope:
     def turns(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Return cosines and sines [T, 1, dim / 2] of positions [T]."""
         if self._table.shape[0] < self.context_length:
-            self._extend_table(positions)
+            # Looking at positions would wait for a device; there the whole table is made at once.
+            self.table(int(positions.max()) + 1 if positions.device.type == "cpu" else self.context_length)
         turns = self._table[positions]
         return turns[:, 0, None], turns[:, 1, None]
+
+    def table(self, length: int) -> Tensor:
+        """Return cosines and sines [at least length, 2, dim / 2] of the first positions."""
+        have = self._table.shape[0]
+        if length > have:
+            length = max(min(max(2 * have, 1024), self.context_length), length)
+            angles = torch.arange(length, dtype=torch.float32, device=self.frequencies.device)[:, None] * self.frequencies
+            self._table = torch.stack((angles.cos(), angles.sin()), dim=1) * self.scale
+        return self._table
 
     def __call__(self, x: Tensor, turns: tuple[Tensor, Tensor]) -> Tensor:
         """Rotate the first ``dim`` dimensions of x [T, heads, head_dim]."""
@@ -85,16 +95,6 @@ class Rope:
         if self.dim < x.shape[-1]:
             rotated.append(x[..., self.dim :])
         return torch.cat(rotated, dim=-1).to(x.dtype)
-
-    def _extend_table(self, positions: Tensor) -> None:
-        # Looking at positions would wait for a device; there the whole table is made at once.
-        have = self._table.shape[0]
-        need = int(positions.max()) + 1 if positions.device.type == "cpu" else self.context_length
-        if need <= have:
-            return
-        length = max(min(max(2 * have, 1024), self.context_length), need)
-        angles = torch.arange(length, dtype=torch.float32, device=self.frequencies.device)[:, None] * self.frequencies
-        self._table = torch.stack((angles.cos(), angles.sin()), dim=1) * self.scale
 
 
 def rope_frequencies(config: RopeConfig) -> Tensor:

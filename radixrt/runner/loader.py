@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,11 +14,12 @@ from radixrt.config import ModelConfig
 from radixrt.errors import ConfigError
 from radixrt.models import ARCHITECTURES, LoadableModel, Model, select
 from radixrt.models.config import LlamaConfig, ModelShape, hugging_face_architecture
+from radixrt.weights.blocks import QUANTIZED, TABLES, kept_type
 from radixrt.weights.dummy import fill_dummy
 from radixrt.weights.gguf import ROPE_FACTORS, GGUFFile
 from radixrt.weights.resolve import ModelFiles, read_json, resolve_model
 from radixrt.weights.safetensors import SafetensorsFiles
-from radixrt.weights.source import Progress, WeightSource, fill
+from radixrt.weights.source import Progress, StoredTensor, WeightSource, fill
 
 
 @dataclass(frozen=True)
@@ -54,11 +56,11 @@ def _load_toy(files: ModelFiles, config: ModelConfig, progress: Progress | None)
 def _load_gguf(files: ModelFiles, config: ModelConfig, progress: Progress | None) -> Model:
     if config.model_impl == "transformers":
         raise ConfigError("--model-impl transformers reads Hugging Face folders, not GGUF files")
-    source = GGUFFile(files.weights[0])
+    source = GGUFFile(files.weights[0], keep=QUANTIZED if _is_native(config) else ())
     divisors = source.tensor(ROPE_FACTORS).tolist() if ROPE_FACTORS in source.tensors else ()
     shapes = {name: entry.shape for name, entry in source.stored.items()}
     described = LlamaConfig.from_gguf(source.metadata, shapes, divisors)
-    return _filled(_build_llama(described, config), files, source, config, progress)
+    return _filled(_build_llama(described, config, source.stored), files, source, config, progress)
 
 
 def _load_hugging_face(files: ModelFiles, config: ModelConfig, progress: Progress | None) -> Model:
@@ -68,28 +70,41 @@ def _load_hugging_face(files: ModelFiles, config: ModelConfig, progress: Progres
         raise ConfigError(f"{files.config}: quantized checkpoints are not supported; use the original weights or a GGUF file")
     generation = read_json(files.generation_config) if files.generation_config is not None else None
     architecture = hugging_face_architecture(raw)
+    source = None if files.dummy else SafetensorsFiles(files.weights)
     model: LoadableModel
     if config.model_impl == "radixrt" or (config.model_impl == "auto" and architecture in ARCHITECTURES):
         select(architecture)
-        model = _build_llama(LlamaConfig.from_hugging_face(raw, generation), config)
+        model = _build_llama(LlamaConfig.from_hugging_face(raw, generation), config, source.stored if source is not None else {})
+    elif config.quantization not in ("none", "file", "auto"):
+        raise ConfigError(f"--quantization {config.quantization}: radixrt has no model code of its own for {architecture}")
     else:
         build: Any = importlib.import_module("radixrt.models.transformers_model").build
         model = build(
             raw, generation, context_length=config.context_length, dtype=_dtype(config), device=torch.device(config.device)
         )
-    source = None if files.dummy else SafetensorsFiles(files.weights)
     return _filled(model, files, source, config, progress)
 
 
 _BUILDERS = {"toy": _load_toy, "gguf": _load_gguf, "safetensors": _load_hugging_face}
 
 
-def _build_llama(described: LlamaConfig, config: ModelConfig) -> LoadableModel:
+def _build_llama(described: LlamaConfig, config: ModelConfig, stored: Mapping[str, StoredTensor]) -> LoadableModel:
     shape = replace(described.shape, context_length=checked_context(config.context_length, described.shape.context_length))
-    model: LoadableModel = select(shape.architecture)(
-        replace(described, shape=shape), dtype=_dtype(config), device=torch.device(config.device)
-    )
+    described = replace(described, shape=shape)
+    if _is_native(config):
+        kinds = {name: entry.kind for name, entry in stored.items()}
+        native: Any = importlib.import_module("radixrt.models.native_llama").NativeLlama
+        kept: LoadableModel = native(
+            described,
+            kind=lambda name, size: kept_type(kinds.get(name, "f32"), size, quantization=config.quantization, is_table=name in TABLES),
+        )
+        return kept
+    model: LoadableModel = select(shape.architecture)(described, dtype=_dtype(config), device=torch.device(config.device))
     return model
+
+
+def _is_native(config: ModelConfig) -> bool:
+    return config.quantization not in ("none", "auto")
 
 
 def checked_context(asked: int | None, supported: int) -> int:

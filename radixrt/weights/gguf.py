@@ -1,4 +1,4 @@
-"""Reads GGUF files: metadata, and dequantised tensors under Hugging Face names.
+"""Reads GGUF files: metadata, and tensors under Hugging Face names, dequantised or in the blocks they are stored in.
 
 The header is untrusted: counts, lengths, types and offsets are checked against the file before anything is used, and
 every fault is a ConfigError.  Arithmetic of the quantised types is the ``gguf`` package's.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from torch import Tensor
 
 from radixrt.errors import ConfigError
 from radixrt.gguf_header import Cursor, Malformed, read_header
+from radixrt.weights.blocks import BlockTensor
 from radixrt.weights.source import StoredTensor
 
 MAX_DIMS = 4
@@ -59,10 +60,12 @@ class GGUFFile:
     """An open GGUF file.
 
     metadata: every key with its value (scalars, strings, lists of either).  tensors: by the names in the file.
+    keep: types, in lower case, whose matrices ``read`` yields in blocks.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, keep: Collection[str] = ()) -> None:
         self.path = path
+        self._keep = keep
         try:
             # A plain view: slicing a memmap object costs far more than slicing an array.
             self._bytes = np.memmap(path, dtype=np.uint8, mode="r").view(np.ndarray)
@@ -72,14 +75,22 @@ class GGUFFile:
             self.metadata, self.tensors = _parse(self._bytes)
         except Malformed as error:
             raise ConfigError(f"{path} is not a usable GGUF file: {error}") from error
-        self.stored = {hugging_face_name(name): StoredTensor(t.shape, t.size) for name, t in self.tensors.items()}
+        self.stored = {hugging_face_name(name): StoredTensor(t.shape, t.size, t.kind.name.lower()) for name, t in self.tensors.items()}
         if len(self.stored) != len(self.tensors):
             raise ConfigError(f"{path} is not a usable GGUF file: two tensors have one meaning")
 
-    def read(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield every tensor in float32, one at a time, under its Hugging Face name and in Hugging Face's row order."""
-        for name in self.tensors:
-            yield hugging_face_name(name), self.tensor(name)
+    def read(self) -> Iterator[tuple[str, Tensor | BlockTensor]]:
+        """Yield every tensor, in float32 or in blocks, under its Hugging Face name and in Hugging Face's row order."""
+        for name, entry in self.tensors.items():
+            kept = len(entry.shape) == 2 and entry.kind.name.lower() in self._keep
+            yield hugging_face_name(name), self.blocks(name) if kept else self.tensor(name)
+
+    def blocks(self, name: str) -> BlockTensor:
+        """Return one quantised matrix as it is stored, by its name in the file."""
+        entry = self.tensors[name]
+        # A copy: the tensor outlives the mapping of the file, and torch takes no read-only memory.
+        raw = torch.from_numpy(self._bytes[entry.start : entry.start + entry.size].copy()).view(entry.shape[0], -1)
+        return BlockTensor(entry.kind.name.lower(), entry.shape, self._in_row_order(name, raw))
 
     def tensor(self, name: str) -> Tensor:
         """Return one tensor in float32, by its name in the file."""
@@ -94,7 +105,9 @@ class GGUFFile:
                 values[first * block : last * block] = dequantize(raw, entry.kind)
             except NotImplementedError as error:
                 raise ConfigError(f"{self.path}: tensor {name} has type {entry.kind.name}, which is not supported") from error
-        tensor = torch.from_numpy(values).view(entry.shape)
+        return self._in_row_order(name, torch.from_numpy(values).view(entry.shape))
+
+    def _in_row_order(self, name: str, tensor: Tensor) -> Tensor:
         heads = self._interleaved_heads(name)
         return tensor if heads is None else half_rotation_rows(tensor, heads)
 

@@ -73,13 +73,14 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
         if name == "__metadata__":
             continue
         try:
-            width, shape, (start, end) = _BYTES[entry["dtype"]], tuple(entry["shape"]), entry["data_offsets"]
+            kind = entry["dtype"]
+            width, shape, (start, end) = _BYTES[kind], tuple(entry["shape"]), entry["data_offsets"]
         except (KeyError, TypeError, ValueError) as error:
             raise malformed(f"tensor {name} has an unknown type or no shape or place") from error
         numbers = (*shape, start, end)
         if not all(type(number) is int and number >= 0 for number in numbers) or end - start != prod(shape) * width:
             raise malformed(f"tensor {name} of shape {list(shape)} does not fill bytes {start}..{end}")
-        entries[name] = StoredTensor(shape, end - start)
+        entries[name] = StoredTensor(shape, end - start, kind.lower())
         spans.append((start, end))
     position = 0
     for start, end in sorted(spans):

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
 from radixrt.errors import ConfigError
+from radixrt.weights.blocks import BlockTensor
 
 Progress = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """Shape of a tensor and its size in the file in bytes."""
+    """Shape of a tensor, its size in the file in bytes, and its type there in lower case."""
 
     shape: tuple[int, ...]
     size: int
+    kind: str = "f32"
 
 
 class WeightSource(Protocol):
@@ -27,12 +29,31 @@ class WeightSource(Protocol):
     @property
     def stored(self) -> Mapping[str, StoredTensor]: ...
 
-    def read(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield every tensor once, one at a time, in any floating type."""
+    def read(self) -> Iterator[tuple[str, Tensor | BlockTensor]]:
+        """Yield every tensor once, one at a time, in any floating type or in blocks."""
+
+
+class Place(Protocol):
+    """Where a tensor goes: a torch tensor, or rows of a matrix in a format of their own."""
+
+    @property
+    def shape(self) -> Sequence[int]: ...
+
+    @property
+    def ndim(self) -> int: ...
+
+    def copy_(self, tensor: Tensor, /) -> object: ...
+
+
+@runtime_checkable
+class BlockPlace(Place, Protocol):
+    """A place that can take a matrix in blocks as it is, if they are of its own kind."""
+
+    def copy_blocks(self, tensor: BlockTensor) -> None: ...
 
 
 def fill(
-    places: Mapping[str, Tensor],
+    places: Mapping[str, Place],
     source: WeightSource,
     *,
     place_of: Callable[[str], str | None] = lambda name: name,
@@ -54,10 +75,19 @@ def fill(
     total, done = sum(entry.size for entry in stored.values()), 0
     for name, tensor in source.read():
         if name in targets:
-            places[targets[name]].copy_(tensor)
+            _copy(places[targets[name]], tensor)
         done += stored[name].size
         if progress is not None:
             progress(done, total, name)
+
+
+def _copy(place: Place, tensor: Tensor | BlockTensor) -> None:
+    if not isinstance(tensor, BlockTensor):
+        place.copy_(tensor)
+    elif isinstance(place, BlockPlace):
+        place.copy_blocks(tensor)
+    else:
+        place.copy_(tensor.dequantize())
 
 
 def _name_some(problem: str, names: Collection[str]) -> None:

@@ -25,7 +25,7 @@ MAY_IMPORT = {  # besides itself
     "radixrt_kernels": "",
     "radixrt.errors": "",
     "radixrt.types": "radixrt.errors",
-    "radixrt.config": "radixrt.errors radixrt.types",
+    "radixrt.config": "radixrt.errors radixrt.types radixrt_kernels",
     "radixrt.gguf_header": "radixrt.errors",
     "radixrt.cache": F1,
     "radixrt.grammar": F1,
