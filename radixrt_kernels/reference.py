@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -155,9 +156,13 @@ def gated(activation: str, gate: Tensor, up: Tensor) -> Tensor:
     """Return activation(gate) * up, for silu, gelu, gelu_pytorch_tanh or relu."""
     import torch.nn.functional as F
 
-    if activation == "gelu_pytorch_tanh":
-        return F.gelu(gate, approximate="tanh") * up
-    return {"silu": F.silu, "gelu": F.gelu, "relu": F.relu}[activation](gate) * up
+    activated: dict[str, Callable[[], Tensor]] = {
+        "silu": lambda: F.silu(gate),
+        "gelu": lambda: F.gelu(gate),
+        "gelu_pytorch_tanh": lambda: F.gelu(gate, approximate="tanh"),
+        "relu": lambda: F.relu(gate),
+    }
+    return activated[activation]() * up
 
 
 def rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

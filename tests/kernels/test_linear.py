@@ -116,7 +116,8 @@ def test_largest_numbers_do_not_overflow(kind: str, isa: str) -> None:
     _native.set_cpu_isa(isa)
     cols = 64
     for value in (0x80, 0x7F, 0xFF, 0x00):
-        block = np.concatenate([np.frombuffer(np.float16([1.0, 2.0][: 1 + (kind == "q4_1")]).tobytes(), np.uint8), np.full(32 if kind == "q8_0" else 16, value, np.uint8)])
+        halves = np.array([1.0, 2.0][: 1 + (kind == "q4_1")], np.float16).view(np.uint8)
+        block = np.concatenate([halves, np.full(32 if kind == "q8_0" else 16, value, np.uint8)])
         blocks = torch.from_numpy(np.tile(block, (16, cols // 32)))
         matrix = _native.PackedMatrix(kind, 16, cols)
         matrix.pack(0, blocks.flatten())
