@@ -55,6 +55,8 @@ class ModelConfig:
     context_length: int | None = option(None, "longest prompt + output; default: the model's", metavar="TOKENS")
     device: str = option("auto", "where the model runs", choices=("auto", "cpu", "cuda"))
     attention_backend: str = option("auto", "attention implementation", choices=("auto", "torch_sdpa"))
+    tool_call_parser: str = option("auto", "how the model writes tool calls: hermes, llama3, ..., or none; default: by its template")
+    reasoning_parser: str = option("auto", "how the model writes reasoning: qwen3, deepseek-r1, ..., or none; default: by its template")
     random_seed: int | None = option(None, "seed for requests that bring none; default: random")
 
 

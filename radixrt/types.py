@@ -25,7 +25,7 @@ GrammarKind = Literal["json_schema", "json_object", "regex", "choice", "ebnf", "
 class Dormancy(msgspec.Struct, frozen=True, omit_defaults=True):
     """When a constraint sleeps, and anything may be generated.
 
-    ``inside``: from the beginning, until the text ``until`` or one of the ids ``until_tokens`` was generated.  ``begin_token``:
+    ``inside``: from the beginning, until the text ``until`` or all of the ids ``until_tokens`` were generated.  ``begin_token``:
     an id that puts the answer inside when it comes first (-1: none).  ``trigger``: after that, until this text was generated;
     the constraint holds from there, once, and free text follows again.
     """

@@ -33,6 +33,7 @@ from radixrt.engine.stream import Answer, RequestStream, failure
 from radixrt.engine.tickets import Tickets
 from radixrt.engine.trace import TraceRecorder
 from radixrt.errors import EngineStopped, RequestError
+from radixrt.text.answer_formats import AnswerFormats
 from radixrt.text.chat import ChatTemplate
 from radixrt.text.tokenizer import Tokenizer, load_tokenizer
 from radixrt.types import (
@@ -84,6 +85,7 @@ class AsyncEngine:
         self.metrics = Metrics(model_name or model.model_path)
         self.tokenizer: Tokenizer
         self.chat: ChatTemplate
+        self.formats: AnswerFormats
         self.info: ModelInfo
         self._load_tokenizer: Callable[[], Tokenizer]
         if tokenizer is None:
@@ -122,6 +124,9 @@ class AsyncEngine:
             up = self._life.begin()
             self.tokenizer = await self._off_loop(self._load_tokenizer)
             self.chat = await self._off_loop(ChatTemplate, self.tokenizer, self.tokenizer.chat_template)
+            self.formats = AnswerFormats.of(
+                self.tokenizer, self.config.model.tool_call_parser, self.config.model.reasoning_parser, knows_tools=self.chat.knows_tools
+            )
             self._answers.load(self.tokenizer)
             # The token that encoding writes by itself; one that a template writes belongs to the text.
             self.sessions.bos = next(iter(self.tokenizer.encode("")), None)

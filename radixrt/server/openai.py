@@ -12,10 +12,11 @@ from starlette.responses import Response
 
 from radixrt.server import aside, wire
 from radixrt.server.bodies import prompts, read_json
+from radixrt.server.chat import open_chat
 from radixrt.server.problems import Refusal, excerpt
 from radixrt.server.service import Service, new_id, numbered
 from radixrt.server.sse import EventStream, Outputs, StreamWriter, while_connected
-from radixrt.server.translate import ChatBody, CompletionBody, Plan, chat_options, chat_plan, check_model, completion_plan
+from radixrt.server.translate import ChatBody, CompletionBody, Plan, check_model, completion_plan
 
 GONE = 499
 
@@ -43,29 +44,22 @@ def openai_routes(service: Service, components: dict[str, Any]) -> APIRouter:
     @router.post("/v1/chat/completions", openapi_extra=body_schema(ChatBody, components), summary="Create a chat completion")
     async def chat(request: Request) -> Response:
         raw = await read_json(request, max_bytes=service.config.max_body_bytes)
-        service.require_ready()
-        body, plan = chat_plan(raw, service.vocab_size)
-        check_model(body.model, service.model_names)
-        options = chat_options(body)
         created = int(time.time())
-        id = plan.rid or new_id("chatcmpl")
-
-        async def open_streams() -> Outputs:
-            ids = await service.engine.encode_chat(body.messages, **options)
-            return await service.submit([ids], [plan], [id], param="messages")
-
-        if plan.stream:
+        if raw.get("stream"):
+            turn = await open_chat(service, raw)
             writer = wire.ChatWriter(
-                id, created, service.model_name, service.names, num_choices=plan.sampling.n, include_usage=plan.include_usage
+                turn.id, created, service.model_name, service.names, num_choices=turn.plan.sampling.n,
+                include_usage=turn.plan.include_usage, choices=turn.choices,
             )
-            return EventStream(await open_streams(), writer)
+            return EventStream(turn.outputs, writer)
 
         async def answer() -> Response:
-            async with await open_streams() as outputs:
-                (answers,) = await outputs.collect()
+            turn = await open_chat(service, raw)
+            async with turn.outputs:
+                (answers,) = await turn.outputs.collect()
 
             def response() -> Response:
-                return json_response(wire.chat_completion(id, created, service.model_name, answers, service.names))
+                return json_response(wire.chat_completion(turn.id, created, service.model_name, answers, service.names, turn.choices))
 
             return await aside.build(response, aside.num_positions([answers]))
 

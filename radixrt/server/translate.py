@@ -102,6 +102,8 @@ class ChatBody(CommonBody, frozen=True, kw_only=True):
     top_logprobs: int | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    separate_reasoning: bool | None = None
     modalities: list[str] | None = None
     continue_final_message: bool | None = None
     add_generation_prompt: bool | None = None
@@ -140,11 +142,6 @@ def chat_plan(raw: dict[str, Any], vocab_size: int) -> tuple[ChatBody, Plan]:
     bodies.refuse(raw, _UNSUPPORTED_IN_CHAT)
     body = bodies.typed(raw, ChatBody)
     bodies.check_messages(body.messages)
-    if body.tools and body.tool_choice != "none":
-        message = "tools are not supported yet; send tool_choice 'none' or leave them out."
-        raise RequestError(message, param="tools", code="unsupported_parameter")
-    if not body.tools and body.tool_choice not in (None, "none", "auto"):
-        raise RequestError("tool_choice needs tools.", param="tool_choice", code="invalid_value")
     if body.modalities and body.modalities != ["text"]:
         raise RequestError("modalities other than text are not supported.", param="modalities", code="unsupported_parameter")
     limit = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"

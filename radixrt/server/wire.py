@@ -12,6 +12,17 @@ from typing import Any
 import orjson
 
 from radixrt.engine.stream import Answer
+from radixrt.server.choices import (
+    CallArguments,
+    CallBegin,
+    Choice,
+    Content,
+    Ended,
+    Piece,
+    Reasoning,
+    WholeChoice,
+    plain_choices,
+)
 from radixrt.server.sse import event
 from radixrt.text.detokenizer import Detokenizer
 from radixrt.text.tokenizer import Tokenizer
@@ -127,21 +138,33 @@ def ending(finish: Finish) -> dict[str, Any]:
     return {**how, "closed": True} if finish.closed else how
 
 
-def chat_completion(id: str, created: int, model: str, answers: Sequence[Answer], names: TokenNames) -> dict[str, Any]:
-    """The object of a whole chat answer."""
-    choices = [
-        {
-            "index": index,
-            "message": {"role": "assistant", "content": answer.text, "refusal": None},
-            "logprobs": None if answer.logprobs is None else {"content": names.chat_entries(answer.logprobs), "refusal": None},
-            **ending(answer.finish),
-        }
-        for index, answer in enumerate(answers)
-    ]
+def chat_completion(
+    id: str, created: int, model: str, answers: Sequence[Answer], names: TokenNames, readers: Sequence[Choice]
+) -> dict[str, Any]:
+    """The object of a whole chat answer; ``readers`` read the choices."""
+    choices = []
+    for index, (answer, reader) in enumerate(zip(answers, readers, strict=True)):
+        whole = reader.collect(answer)
+        logprobs = None if answer.logprobs is None else {"content": names.chat_entries(answer.logprobs), "refusal": None}
+        end = {**ending(answer.finish), "finish_reason": whole.finish_reason}
+        choices.append({"index": index, "message": chat_message(whole), "logprobs": logprobs, **end})
     return {
         "id": id, "object": "chat.completion", "created": created, "model": model, "choices": choices,
         "usage": answers_usage([answers]),
     }
+
+
+def chat_message(whole: WholeChoice) -> dict[str, Any]:
+    """The message of a whole answer; its content is null beside calls when there is none."""
+    message: dict[str, Any] = {"role": "assistant", "content": whole.content, "refusal": None}
+    if whole.reasoning:
+        message["reasoning_content"] = whole.reasoning
+    if whole.calls:
+        message["content"] = whole.content or None
+        message["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}} for call in whole.calls
+        ]
+    return message
 
 
 def text_completion(
@@ -196,9 +219,13 @@ class _ChunkWriter:
 class ChatWriter(_ChunkWriter):
     """Chunks of ``chat.completion.chunk``: the role first, text as it comes, and how each choice ended."""
 
-    def __init__(self, id: str, created: int, model: str, names: TokenNames, *, num_choices: int, include_usage: bool) -> None:
+    def __init__(
+        self, id: str, created: int, model: str, names: TokenNames, *, num_choices: int, include_usage: bool,
+        choices: Sequence[Choice] | None = None,
+    ) -> None:
         super().__init__("chat.completion.chunk", id, created, model, num_choices=num_choices, include_usage=include_usage)
         self._names = names
+        self._choices = choices or plain_choices(num_choices)
 
     def start(self) -> bytes:
         role = b',"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]}\n\n'
@@ -206,16 +233,35 @@ class ChatWriter(_ChunkWriter):
 
     def push(self, prompt: int, output: RequestOutput) -> bytes:
         head = self._head + b"%d" % self._note(prompt, output)
-        chunks = b""
-        if output.text_delta or output.logprobs_delta:
+        pieces = self._choices[output.index].push(output)
+        ended = pieces.pop() if pieces and isinstance(pieces[-1], Ended) else None
+        logprobs = b"null"
+        if output.logprobs_delta:
+            logprobs = orjson.dumps({"content": self._names.chat_entries(output.logprobs_delta), "refusal": None})
+            if not pieces:
+                pieces.append(Content(""))
+        chunks = []
+        for piece in pieces:
+            chunks += [head, b',"delta":', _delta(piece), b',"logprobs":', logprobs, b',"finish_reason":null}]}\n\n']
             logprobs = b"null"
-            if output.logprobs_delta:
-                logprobs = orjson.dumps({"content": self._names.chat_entries(output.logprobs_delta), "refusal": None})
-            text = orjson.dumps(output.text_delta)
-            chunks = b"".join((head, b',"delta":{"content":', text, b'},"logprobs":', logprobs, b',"finish_reason":null}]}\n\n'))
-        if output.finish is not None:
-            chunks += head + b',"delta":{},"logprobs":null,' + orjson.dumps(ending(output.finish))[1:] + b"]}\n\n"
-        return chunks
+        if isinstance(ended, Ended):
+            tail = orjson.dumps({**ending(ended.finish), "finish_reason": ended.finish_reason})
+            chunks += [head, b',"delta":{},"logprobs":null,', tail[1:], b"]}\n\n"]
+        return b"".join(chunks)
+
+
+def _delta(piece: Piece | Ended) -> bytes:
+    match piece:
+        case Content(text):
+            return b'{"content":' + orjson.dumps(text) + b"}"
+        case Reasoning(text):
+            return b'{"reasoning_content":' + orjson.dumps(text) + b"}"
+        case CallBegin(index, id, name):
+            function = {"name": name, "arguments": ""}
+            return orjson.dumps({"tool_calls": [{"index": index, "id": id, "type": "function", "function": function}]})
+        case CallArguments(index, text):
+            return orjson.dumps({"tool_calls": [{"index": index, "function": {"arguments": text}}]})
+    raise AssertionError("only the last piece ends an answer")
 
 
 class CompletionWriter(_ChunkWriter):

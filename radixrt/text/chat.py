@@ -15,8 +15,9 @@ from typing import Any
 import jinja2
 
 from radixrt.errors import ConfigError, RequestError
-from radixrt.text.template import MARKERS, TemplateEnvironment, generate
+from radixrt.text.template import MARKERS, compile_template, generate
 from radixrt.text.tokenizer import Tokenizer
+from radixrt.text.tools.render import as_plain_messages, with_argument_texts, with_ids
 
 logger = logging.getLogger(__name__)
 
@@ -47,14 +48,16 @@ class ChatTemplate:
             template = CHATML_TEMPLATE
         self._tokenizer = tokenizer
         self._max_output_length = max_output_length
+        self._source = template
         self._has_developer = "developer" in template
         spellings = sorted(tokenizer.special_tokens, key=len, reverse=True)
         # A spelling of one character cannot be broken in two.
         self._spellings = re.compile("|".join(re.escape(spelling) for spelling in spellings if len(spelling) > 1) or r"(?!)")
         try:
-            self._template = TemplateEnvironment().from_string(template)
+            self._template, names = compile_template(template)
         except jinja2.TemplateError as error:
             raise ConfigError(f"the model's chat template does not compile: {error}") from error
+        self.knows_tools = "tools" in names  # else tools are shown as text of ours
 
     def encode(
         self,
@@ -75,22 +78,31 @@ class ChatTemplate:
         for name in options:
             if name not in TEMPLATE_KWARGS:
                 raise _invalid(f"takes {', '.join(sorted(TEMPLATE_KWARGS))}; {str(name)[:40]!r} is unknown", "chat_template_kwargs")
+        if self.knows_tools:
+            conversation = with_ids(self._source, conversation)
+        else:
+            conversation, tools = as_plain_messages(conversation, tools), None
         supplied = [conversation, list(tools) if tools else None, options]
         sentinel, end = _unused_markers(supplied, 2)
         if continue_final_message:
             conversation[-1]["content"] += end
         conversation, offered, options = (self._break_spellings(value, sentinel) for value in supplied)
-        rendered = self._render(
-            {
-                **options,
-                "messages": conversation,
-                "tools": offered,
-                "documents": None,
-                "add_generation_prompt": add_generation_prompt and not continue_final_message,
-                "bos_token": self._tokenizer.bos_token or "",
-                "eos_token": self._tokenizer.eos_token or "",
-            }
-        )
+        variables = {
+            **options,
+            "messages": conversation,
+            "tools": offered,
+            "documents": None,
+            "add_generation_prompt": add_generation_prompt and not continue_final_message,
+            "bos_token": self._tokenizer.bos_token or "",
+            "eos_token": self._tokenizer.eos_token or "",
+        }
+        try:
+            rendered = self._render(variables)
+        except RequestError:
+            if not any(message.get("tool_calls") for message in conversation):
+                raise
+            # Some templates join the arguments of calls to other text.
+            rendered = self._render({**variables, "messages": with_argument_texts(conversation)})
         if continue_final_message:
             rendered, found, _ = rendered.rpartition(end)
             if not found:

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any, NoReturn
 
 import jinja2
-from jinja2 import nodes
+from jinja2 import meta, nodes
 from jinja2.ext import Extension, LoopControlExtension
 from jinja2.parser import Parser
 from jinja2.runtime import Context
@@ -51,6 +51,12 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         for loop in template.find_all(nodes.For):
             loop.iter = nodes.Filter(loop.iter, _LIMIT, [], [], None, None, lineno=loop.lineno)
         return template
+
+
+def compile_template(source: str) -> tuple[jinja2.Template, frozenset[str]]:
+    """Compile a template; returns the names that it expects to be given too.  Raises jinja2.TemplateError."""
+    environment = TemplateEnvironment()
+    return environment.from_string(source), frozenset(meta.find_undeclared_variables(environment.parse(source)))
 
 
 def generate(template: jinja2.Template, variables: Mapping[str, Any]) -> Iterator[str]:
