@@ -15,7 +15,10 @@ from radixrt.server.sse import Outputs
 from radixrt.server.tools import ToolUse, tool_use
 from radixrt.server.translate import ChatBody, Plan, chat_options, chat_plan, check_model
 from radixrt.text.answer_formats import AnswerFormats
-from radixrt.types import Dormancy, GrammarSpec
+from radixrt.types import Dormancy, GrammarSpec, SamplingParams
+
+
+TRIGGERS = False  # until the engine core wakes constraints
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,26 +37,34 @@ class ChatTurn:
         return [choice.collect(answer) for choice, answer in zip(self.choices, answers, strict=True)]
 
 
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A body that was read, and its prompt."""
+
+    body: ChatBody
+    plan: Plan
+    use: ToolUse
+    prompt: list[int]
+
+
+async def chat_prompt(service: Service, raw: dict[str, Any]) -> list[int]:
+    """Return the prompt of the turn that a body asks for; raises RequestError."""
+    return (await _read(service, raw)).prompt
+
+
 async def open_chat(service: Service, raw: dict[str, Any], *, id_prefix: str = "chatcmpl") -> ChatTurn:
     """Start the turn that a body in the form of ``/v1/chat/completions`` asks for.
 
     Raises RequestError and what submitting raises; the caller closes ``outputs``, whatever happens.
     """
-    service.require_ready()
-    body, plan = chat_plan(raw, service.vocab_size)
-    check_model(body.model, service.model_names)
-    options = chat_options(body)
     formats = service.engine.formats
-    use = tool_use(body.tools, body.tool_choice, body.parallel_tool_calls, formats.calls)
-    if use.forced and plan.sampling.grammar is not None:
-        message = "A required tool call and another constraint on the answer exclude each other."
-        raise RequestError(message, param="tool_choice", code="invalid_value")
-    prompt = await service.engine.encode_chat(body.messages, tools=use.tools or None, **options)
-    inside = formats.starts_inside(prompt)
+    asked = await _read(service, raw)
+    body, use = asked.body, asked.use
+    inside = formats.starts_inside(asked.prompt)
     separate = body.separate_reasoning is not False
-    plan = replace(plan, sampling=_sampling(plan, use, formats, inside=inside, reasoning=separate))
+    plan = replace(asked.plan, sampling=_sampling(asked.plan, use, formats, inside=inside, reasoning=separate))
     id = plan.rid or new_id(id_prefix)
-    outputs = await service.submit([prompt], [plan], [id], param="messages")
+    outputs = await service.submit([asked.prompt], [plan], [id], param="messages")
     choices = [
         Choice(formats.parser(use.schemas, forced=use.forced, max_calls=use.max_calls, inside=inside, separate_reasoning=separate))
         for _ in range(plan.sampling.n)
@@ -61,7 +72,19 @@ async def open_chat(service: Service, raw: dict[str, Any], *, id_prefix: str = "
     return ChatTurn(id, body, plan, outputs, choices)
 
 
-def _sampling(plan: Plan, use: ToolUse, formats: AnswerFormats, *, inside: bool, reasoning: bool) -> Any:
+async def _read(service: Service, raw: dict[str, Any]) -> _Asked:
+    service.require_ready()
+    body, plan = chat_plan(raw, service.vocab_size)
+    check_model(body.model, service.model_names)
+    options = chat_options(body)
+    use = tool_use(body.tools, body.tool_choice, body.parallel_tool_calls, service.engine.formats.calls)
+    if use.forced and plan.sampling.grammar is not None:
+        message = "A required tool call and another constraint on the answer exclude each other."
+        raise RequestError(message, param="tool_choice", code="invalid_value")
+    return _Asked(body, plan, use, await service.engine.encode_chat(body.messages, tools=use.tools or None, **options))
+
+
+def _sampling(plan: Plan, use: ToolUse, formats: AnswerFormats, *, inside: bool, reasoning: bool) -> SamplingParams:
     """The sampling parameters with the constraint of the tools, which sleeps while the model reasons."""
     sampling = plan.sampling
     sleep = formats.dormancy(inside=inside)
@@ -69,7 +92,7 @@ def _sampling(plan: Plan, use: ToolUse, formats: AnswerFormats, *, inside: bool,
     frame = formats.frame()
     if use.forced:
         spec = use.forced_spec(frame)
-    elif use.schemas and spec is None and frame.trigger:
+    elif use.schemas and spec is None and frame.trigger and TRIGGERS:
         spec = use.call_spec(frame)
         sleep = msgspec.structs.replace(sleep or Dormancy(), trigger=frame.trigger)
     if spec is not None and sleep is not None:

@@ -17,7 +17,7 @@ import jinja2
 from radixrt.errors import ConfigError, RequestError
 from radixrt.text.template import MARKERS, compile_template, generate
 from radixrt.text.tokenizer import Tokenizer
-from radixrt.text.tools.render import as_plain_messages, with_argument_texts, with_ids
+from radixrt.text.tools.render import as_plain_messages, with_argument_texts, with_ids, with_introduction
 
 logger = logging.getLogger(__name__)
 
@@ -78,10 +78,12 @@ class ChatTemplate:
         for name in options:
             if name not in TEMPLATE_KWARGS:
                 raise _invalid(f"takes {', '.join(sorted(TEMPLATE_KWARGS))}; {str(name)[:40]!r} is unknown", "chat_template_kwargs")
-        if self.knows_tools:
+        if "tool_calls" in self._source:
             conversation = with_ids(self._source, conversation)
         else:
-            conversation, tools = as_plain_messages(conversation, tools), None
+            conversation = as_plain_messages(conversation)
+        if tools and not self.knows_tools:
+            conversation, tools = with_introduction(conversation, tools), None
         supplied = [conversation, list(tools) if tools else None, options]
         sentinel, end = _unused_markers(supplied, 2)
         if continue_final_message:

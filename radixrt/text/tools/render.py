@@ -23,8 +23,8 @@ The results come back to you in <tool_response> tags."""
 Messages = list[dict[str, Any]]
 
 
-def as_plain_messages(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None) -> Messages:
-    """Return a conversation for a template that knows no tools: contents are strings, roles system, user and assistant."""
+def as_plain_messages(messages: Sequence[Mapping[str, Any]]) -> Messages:
+    """Return a conversation for a template that knows no calls: they and their results become text."""
     shown: Messages = []
     for message in messages:
         if message.get("tool_calls"):
@@ -39,13 +39,17 @@ def as_plain_messages(messages: Sequence[Mapping[str, Any]], tools: Sequence[Map
                 shown.append({"role": "user", "content": content, "is_tool_response": True})
         else:
             shown.append(dict(message))
-    if tools:
-        introduction = _INTRODUCTION.format(tools="\n".join(_json(tool) for tool in tools))
-        if shown and shown[0].get("role") == "system":
-            shown[0]["content"] = "\n\n".join(filter(None, (shown[0].get("content"), introduction)))
-        else:
-            shown.insert(0, {"role": "system", "content": introduction})
     return shown
+
+
+def with_introduction(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> Messages:
+    """Return a conversation whose system message shows the tools."""
+    introduction = _INTRODUCTION.format(tools="\n".join(_json(tool) for tool in tools))
+    shown = [dict(message) for message in messages]
+    if shown and shown[0].get("role") == "system":
+        shown[0]["content"] = "\n\n".join(filter(None, (shown[0].get("content"), introduction)))
+        return shown
+    return [{"role": "system", "content": introduction}, *shown]
 
 
 def with_ids(template: str, messages: Sequence[Mapping[str, Any]]) -> Messages:
