@@ -17,7 +17,6 @@ from radixrt.server.translate import ChatBody, Plan, chat_options, chat_plan, ch
 from radixrt.text.answer_formats import AnswerFormats
 from radixrt.types import Dormancy, GrammarSpec, SamplingParams
 
-
 TRIGGERS = False  # until the engine core wakes constraints
 
 
