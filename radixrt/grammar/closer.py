@@ -13,16 +13,20 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from radixrt.errors import GrammarError
 from radixrt.grammar.vocabulary import Vocabulary
 
-ENDING = (b'"}', b'"]', b'"', b"}}", b"]}", b"}", b"]", b",", b":")
-"""What ends something, tried first and in this order; a comma or a colon is only tried where nothing could be ended."""
+ENDING_STRING = (b'"}', b'"]', b'"')
+"""What ends a string."""
+ENDING = (b"}}", b"]}", b"}", b"]", b'"', b",", b":")
+"""What ends something outside strings, in the order to try it: a quote there begins something, and a comma goes on."""
 FILLING = b'0123456789-ntf"{[ETabcdeghijklmopqrsuvwxyz'
 """What starts or goes on with a value, soonest done first."""
 LETTERS = b"abcdefghijklm"
 IN_STRING = 6
 """Outside strings JSON never allows that many of these letters, and inside one a bracket ends nothing."""
 MAX_FORCED = 256
+MAX_MIN_TOKENS = 4096
 
 
 class ClosableState(Protocol):
@@ -74,6 +78,14 @@ def close_tokens(state: ClosableState, vocabulary: Vocabulary, max_tokens: int, 
             state.rollback(len(path))
 
 
+def min_tokens(state: ClosableState, vocabulary: Vocabulary) -> int:
+    """Return the length of the shortest text found; GrammarError when there is none."""
+    shortest = close_tokens(state, vocabulary, MAX_MIN_TOKENS, 2 * MAX_MIN_TOKENS)
+    if shortest is None:
+        raise GrammarError(f"The grammar has no finite answer, or none within {MAX_MIN_TOKENS} tokens.")
+    return len(shortest)
+
+
 def _ways(state: ClosableState, vocabulary: Vocabulary, used: Counter[int]) -> Iterator[int]:
     """Tokens that may come next, those that close first; among the others those used least on the way here."""
     if forced := state.forced_bytes(MAX_FORCED):
@@ -111,7 +123,7 @@ class Order:
         single = [bytes([byte]) for byte in FILLING + bytes(byte for byte in range(0x21, 0x100) if byte not in FILLING)]
         self.letters = tokens(bytes([byte]) for byte in LETTERS)
         self.ends = tokens(ENDING)
-        self.quotes = tokens(text for text in ENDING if text.startswith(b'"'))
+        self.quotes = tokens(ENDING_STRING)
         self.fills = tokens(text for text in single if text not in ENDING)
         self.others = tokens(text for text in single if text != b'"')
         self.blanks = tokens((b" ", b"\n", b"\t", b"\r"))

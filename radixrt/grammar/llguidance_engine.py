@@ -5,6 +5,7 @@ It refuses what it cannot enforce, which is why it comes first.  Schemas go thro
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -14,8 +15,9 @@ import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
 from radixrt.errors import GrammarError
-from radixrt.grammar.closer import close_tokens
+from radixrt.grammar.closer import close_tokens, min_tokens
 from radixrt.grammar.jump_forward import draft_tokens
+from radixrt.grammar.schema import normalise
 from radixrt.grammar.vocabulary import Vocabulary
 from radixrt.types import GrammarOptions, GrammarSpec
 
@@ -32,18 +34,23 @@ LIMITS = LLParserLimits(  # fuel is deterministic: about 20 ms to compile, and 1
 )
 ESCAPES = 'nrbtf\\"'
 """Escapes allowed in JSON strings.  Without ``\\u`` every character has one spelling, so that no key can hide behind another."""
-MAX_MIN_TOKENS = 4096
+CHEAP_BYTES = 8 * 1024
 RECENT = 4
+
+
+_PLACE = re.compile(r"^at \d+\(\d+\): (failed to compile JSON schema: )?")
+_QUOTED_LINE = re.compile(r"^\s*(\d+ \||\|?\s*\^+\s*$)")
 
 
 class LLGuidanceGrammar:
     """A compiled grammar; its states share one lexer, which grows with what requests visit."""
 
-    def __init__(self, matcher: LLMatcher, vocabulary: Vocabulary, num_bytes: int) -> None:
+    def __init__(self, matcher: LLMatcher, vocabulary: Vocabulary, text: str, shortest: int | None = None) -> None:
         self._matcher = matcher
         self._vocabulary = vocabulary
-        self.memory_bytes = 64 * 1024 + 32 * num_bytes
-        self.min_tokens = min_tokens(self.new_state(), vocabulary)
+        self.text = text
+        self.memory_bytes = 64 * 1024 + 32 * len(text)
+        self.min_tokens = min_tokens(self.new_state(), vocabulary) if shortest is None else shortest
 
     def new_state(self) -> LLGuidanceState:
         return LLGuidanceState(self._matcher.deep_copy(), self._vocabulary)
@@ -120,23 +127,36 @@ class LLGuidanceState:
         return close_tokens(self.fork(), self._vocabulary, max_tokens)
 
 
-def min_tokens(state: Any, vocabulary: Vocabulary) -> int:
-    """Return the length of the shortest text found; GrammarError when there is none."""
-    shortest = close_tokens(state, vocabulary, MAX_MIN_TOKENS, 2 * MAX_MIN_TOKENS)
-    if shortest is None:
-        raise GrammarError(f"The grammar has no finite answer, or none within {MAX_MIN_TOKENS} tokens.")
-    return len(shortest)
-
-
 def compile(spec: GrammarSpec, vocabulary: Vocabulary) -> LLGuidanceGrammar:
     """Compile a ``json_schema`` or ``json_object``; GrammarError, naming keyword and place, for what cannot be enforced."""
     match spec.kind:
         case "json_object":
             return compile_schema({"type": "object"}, spec.options, vocabulary)
         case "json_schema":
-            return compile_schema(msgspec.json.decode(spec.text), spec.options, vocabulary)
+            return compile_schema(normalise(msgspec.json.decode(spec.text)), spec.options, vocabulary)
         case _:
             raise GrammarError(f"llguidance does not take a grammar of kind {spec.kind}.")
+
+
+def is_cheap(spec: GrammarSpec) -> bool:
+    """Whether compiling surely takes some milliseconds, as it does for all but long schemas: work is bounded in units of fuel."""
+    return len(spec.text) <= CHEAP_BYTES
+
+
+def to_bytes(grammar: LLGuidanceGrammar) -> bytes:
+    """Return a grammar for another process with the same vocabulary: its text, normalised and known to have an answer."""
+    return msgspec.msgpack.encode((grammar.min_tokens, grammar.text))
+
+
+def from_bytes(data: bytes, vocabulary: Vocabulary) -> LLGuidanceGrammar:
+    """Make the grammar of ``to_bytes``."""
+    shortest, text = msgspec.msgpack.decode(data, type=tuple[int, str])
+    return compile_lark(text, vocabulary, shortest)
+
+
+def prepare(vocabulary: Vocabulary) -> None:
+    """Make what every grammar of a vocabulary needs."""
+    _tokenizer(vocabulary)
 
 
 def compile_schema(schema: dict[str, Any] | bool, options: GrammarOptions, vocabulary: Vocabulary) -> LLGuidanceGrammar:
@@ -144,8 +164,8 @@ def compile_schema(schema: dict[str, Any] | bool, options: GrammarOptions, vocab
     return compile_lark(f"start: {json_part(schema, options)}", vocabulary)
 
 
-def compile_lark(grammar: str, vocabulary: Vocabulary) -> LLGuidanceGrammar:
-    """Compile a Lark grammar in llguidance's dialect.
+def compile_lark(grammar: str, vocabulary: Vocabulary, shortest: int | None = None) -> LLGuidanceGrammar:
+    """Compile a Lark grammar in llguidance's dialect; ``shortest``: its ``min_tokens`` where they are known.
 
     Without ``no_forcing`` masks would allow, of forced text, only the tokens that the engine itself cuts it into.
     """
@@ -153,7 +173,7 @@ def compile_lark(grammar: str, vocabulary: Vocabulary) -> LLGuidanceGrammar:
     matcher = LLMatcher(_tokenizer(vocabulary), text, log_level=0, limits=LIMITS)
     if matcher.is_error():
         raise GrammarError(f"The grammar cannot be enforced: {first_line(matcher.get_error())}")
-    return LLGuidanceGrammar(matcher, vocabulary, len(grammar))
+    return LLGuidanceGrammar(matcher, vocabulary, grammar, shortest)
 
 
 def json_part(schema: dict[str, Any] | bool, options: GrammarOptions) -> str:
@@ -205,8 +225,8 @@ def _tokenizer(vocabulary: Vocabulary) -> LLTokenizer:
 
 def first_line(message: str) -> str:
     """The part of an engine's message that says what is wrong, without a dump of its state."""
-    lines = [line.strip() for line in message.partition("<state>")[0].splitlines() if line.strip()]
-    return " ".join(lines)[:300]
+    lines = [line.strip() for line in message.partition("<state>")[0].splitlines() if not _QUOTED_LINE.match(line)]
+    return _PLACE.sub("", " ".join(filter(None, lines)))[:300]
 
 
 def whole_characters(text: bytes, limit: int) -> bytes:

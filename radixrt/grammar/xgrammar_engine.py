@@ -1,0 +1,238 @@
+"""EBNF, GBNF, structural tags, and what other engines refuse, through xgrammar: masks are made when a grammar is compiled.
+
+It drops what it does not know without a word, so every JSON schema and regular expression passes a whitelist first
+(``schema.whitelist``, ``xgrammar_regex``).  Compiling may take long: ``is_cheap`` tells what surely does not.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import msgspec
+import numpy as np
+
+from radixrt.errors import GrammarError
+from radixrt.grammar.closer import close_tokens, min_tokens
+from radixrt.grammar.gbnf import to_ebnf
+from radixrt.grammar.jump_forward import draft_tokens
+from radixrt.grammar.schema import normalise
+from radixrt.grammar.schema.whitelist import check_whitelist, checked_tag
+from radixrt.grammar.vocabulary import Vocabulary
+from radixrt.grammar.xgrammar_regex import checked_regex
+from radixrt.types import GrammarOptions, GrammarSpec
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    import xgrammar
+
+CHEAP_BYTES = 512
+RECENT = 4
+_PLACE = re.compile(r"^\[[\d:]+\] \S+: ?")  # where in the engine's own source a message comes from
+
+
+class XGrammarGrammar:
+    """A compiled grammar."""
+
+    def __init__(self, compiled: xgrammar.CompiledGrammar, vocabulary: Vocabulary, shortest: int | None = None) -> None:
+        self.compiled = compiled
+        self._vocabulary = vocabulary
+        self.memory_bytes = int(compiled.memory_size_bytes) + 16 * 1024
+        if shortest is None:
+            state = self.new_state()
+            row = np.zeros(vocabulary.num_words, dtype=np.int32)
+            state.fill_mask(row)
+            if not row.any():
+                raise GrammarError("The grammar allows no text at all.")
+            shortest = min_tokens(state, vocabulary)
+        self.min_tokens = shortest
+
+    def new_state(self) -> XGrammarState:
+        return XGrammarState(xgrammar.GrammarMatcher(self.compiled), self._vocabulary)
+
+
+class XGrammarState:
+    """A ``GrammarState`` over a matcher, which sees text tokens only: ends are kept here."""
+
+    __slots__ = ("_ended", "_matcher", "_tokens", "_vocabulary")
+
+    def __init__(self, matcher: xgrammar.GrammarMatcher, vocabulary: Vocabulary) -> None:
+        self._matcher = matcher
+        self._vocabulary = vocabulary
+        self._tokens: list[int] = []
+        self._ended = False
+
+    def accept(self, token: int) -> bool:
+        if self._ended:
+            return False
+        if self._vocabulary.is_end(token):
+            self._ended = self.is_accepting()
+            return self._ended
+        if self._vocabulary.bytes_of(token) is None or not self._matcher.accept_token(token):
+            return False
+        self._tokens.append(token)
+        return True
+
+    def rollback(self, num_tokens: int) -> None:
+        if num_tokens and self._ended:
+            self._ended = False
+            num_tokens -= 1
+        if num_tokens:
+            self._matcher.rollback(num_tokens)
+            del self._tokens[-num_tokens:]
+
+    def fill_mask(self, row: np.ndarray) -> None:
+        row = row[: self._vocabulary.num_words]
+        if self._ended:
+            row[:] = 0
+        else:
+            row[:] = -1  # the engine leaves a row that it has nothing to say about
+            self._matcher.fill_next_token_bitmask(row.reshape(1, -1), 0)
+        row &= text_mask(self._vocabulary)
+        if self.is_accepting():
+            row |= self._vocabulary.end_mask
+
+    def draft(self, max_tokens: int) -> Sequence[int]:
+        return draft_tokens(self, self._vocabulary, self._tokens[-RECENT:], max_tokens)
+
+    def is_finished(self) -> bool:
+        if self._ended or not self._matcher.is_completed():
+            return self._ended
+        row = np.zeros(self._vocabulary.num_words, dtype=np.int32)
+        self.fill_mask(row)
+        return not (row & ~self._vocabulary.end_mask).any()
+
+    def is_accepting(self) -> bool:
+        return self._ended or bool(self._matcher.is_completed())
+
+    def fork(self) -> XGrammarState:
+        other = XGrammarState(self._matcher.fork(), self._vocabulary)
+        other._tokens, other._ended = self._tokens.copy(), self._ended
+        return other
+
+    def forced_bytes(self, limit: int) -> bytes:
+        if self._ended or self.is_accepting():
+            return b""
+        return self._matcher.find_jump_forward_string()[:limit].encode()[:limit].decode(errors="ignore").encode()
+
+    def close(self, max_tokens: int) -> Sequence[int] | None:
+        return close_tokens(self.fork(), self._vocabulary, max_tokens)
+
+
+def compile(spec: GrammarSpec, vocabulary: Vocabulary) -> XGrammarGrammar:
+    """Compile a spec of any kind but tool calls; GrammarError for what cannot be enforced."""
+    return XGrammarGrammar(_compiled(_source(spec), _tokens(vocabulary)), vocabulary)
+
+
+def unchecked_schema(schema: Any, options: GrammarOptions, vocabulary: Vocabulary) -> XGrammarGrammar:
+    """Compile a JSON schema as the engine reads it, whatever it drops: to compare with, never to serve."""
+    text = msgspec.json.encode(schema).decode()
+    return XGrammarGrammar(
+        _compiled(lambda compiler: compiler.compile_json_schema(text, strict_mode=False, **_json_options(options)), _tokens(vocabulary)),
+        vocabulary,
+    )
+
+
+def is_cheap(spec: GrammarSpec) -> bool:
+    """Whether compiling surely takes some milliseconds: a short text without repeats, which multiply."""
+    return len(spec.text) <= CHEAP_BYTES and spec.kind in ("ebnf", "gbnf", "regex", "choice") and not re.search(r"[{(*+]", spec.text)
+
+
+def to_bytes(grammar: XGrammarGrammar) -> bytes:
+    """Return a grammar for another process with the same vocabulary."""
+    return msgspec.msgpack.encode((grammar.min_tokens, grammar.compiled.serialize_json()))
+
+
+def from_bytes(data: bytes, vocabulary: Vocabulary) -> XGrammarGrammar:
+    """Make the grammar of ``to_bytes``; a megabyte takes some 100 ms."""
+    shortest, text = msgspec.msgpack.decode(data, type=tuple[int, str])
+    return XGrammarGrammar(xgrammar.CompiledGrammar.deserialize_json(text, _tokens(vocabulary)), vocabulary, shortest)
+
+
+def prepare(vocabulary: Vocabulary) -> None:
+    """Make what every grammar of a vocabulary needs."""
+    _tokens(vocabulary)
+
+
+Source = Callable[[xgrammar.GrammarCompiler], xgrammar.CompiledGrammar]
+
+
+def _source(spec: GrammarSpec) -> Source:
+    """What to ask the compiler for, after everything that can be checked was."""
+    text = spec.text
+    if "\0" in text:
+        raise GrammarError("The grammar has a NUL character.")
+    match spec.kind:
+        case "ebnf":
+            return lambda compiler: compiler.compile_grammar(text)
+        case "gbnf":
+            rules = to_ebnf(text)
+            return lambda compiler: compiler.compile_grammar(rules)
+        case "regex":
+            pattern = checked_regex(text)
+            return lambda compiler: compiler.compile_regex(pattern)
+        case "choice":
+            rule = "root ::= " + " | ".join(map(quoted, msgspec.json.decode(text, type=list[str])))
+            return lambda compiler: compiler.compile_grammar(rule)
+        case "json_object" | "json_schema":
+            schema = {"type": "object"} if spec.kind == "json_object" else normalise(msgspec.json.decode(text))
+            check_whitelist(schema)
+            return lambda compiler: compiler.compile_json_schema(
+                msgspec.json.encode(schema).decode(), strict_mode=False, **_json_options(spec.options)
+            )
+        case "structural_tag":
+            tag = checked_tag(msgspec.json.decode(text))
+            return lambda compiler: compiler.compile_structural_tag(msgspec.json.encode(tag).decode())
+        case _:
+            raise GrammarError(f"xgrammar does not take a grammar of kind {spec.kind}.")
+
+
+def _json_options(options: GrammarOptions) -> dict[str, Any]:
+    match options.whitespace:
+        case "compact":
+            return {"any_whitespace": False, "separators": (",", ":")}
+        case "fixed":
+            return {"any_whitespace": False, "separators": (", ", ": ")}
+        case "flexible":
+            return {"any_whitespace": True, "max_whitespace_cnt": options.max_whitespace}
+
+
+def _compiled(source: Source, tokens: xgrammar.TokenizerInfo) -> xgrammar.CompiledGrammar:
+    compiler = xgrammar.GrammarCompiler(tokens, max_threads=1, cache_enabled=False)
+    try:
+        return source(compiler)
+    except GrammarError:
+        raise
+    except Exception as error:  # the engine has no common base for its errors, and every one is about the grammar
+        raise GrammarError(f"The grammar cannot be read: {_PLACE.sub('', str(error).strip())[:300]}") from None
+
+
+def quoted(text: str) -> str:
+    """Return a text as an EBNF literal."""
+    return '"' + "".join(char if char.isalnum() else f"\\U{ord(char):08x}" for char in text) + '"'
+
+
+_infos: WeakKeyDictionary[Vocabulary, xgrammar.TokenizerInfo] = WeakKeyDictionary()
+_masks: WeakKeyDictionary[Vocabulary, np.ndarray] = WeakKeyDictionary()
+
+
+def _tokens(vocabulary: Vocabulary) -> xgrammar.TokenizerInfo:
+    info = _infos.get(vocabulary)
+    if info is None:
+        texts = [vocabulary.bytes_of(token) or b"" for token in range(vocabulary.size)]  # the engine allows no empty token
+        info = xgrammar.TokenizerInfo(texts, vocab_size=vocabulary.size, stop_token_ids=list(vocabulary.end_ids) or [vocabulary.size - 1])
+        _infos[vocabulary] = info
+    return info
+
+
+def text_mask(vocabulary: Vocabulary) -> np.ndarray:
+    """The packed row of the tokens that stand for bytes."""
+    mask = _masks.get(vocabulary)
+    if mask is None:
+        bits = np.zeros(32 * vocabulary.num_words, dtype=np.uint8)
+        bits[[token for token in range(vocabulary.size) if vocabulary.bytes_of(token) is not None]] = 1
+        mask = _masks[vocabulary] = np.packbits(bits, bitorder="little").view(np.int32)
+    return mask
