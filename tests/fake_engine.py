@@ -1,14 +1,18 @@
 """An engine for tests of the compile service: its specs say how compiling them is to go.
 
-``ok NAME`` compiles, ``error`` is refused, ``sleep SECONDS`` takes so long, ``eat`` needs all memory there is, ``crash`` ends
+``ok NAME`` compiles, ``choose TEXTS`` (a JSON list) to a
+grammar of these texts, ``error`` is refused, ``sleep SECONDS`` takes so long, ``eat`` needs all memory there is, ``crash`` ends
 the process.  ``cheap`` in front: compile in the service's own thread.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from dataclasses import dataclass
+
+from text_grammar import TextGrammar
 
 from radixrt.errors import GrammarError
 from radixrt.grammar.base import GrammarState
@@ -35,9 +39,11 @@ class FakeGrammar:
         return Choices({}, 1).new_state()
 
 
-def compile(spec: GrammarSpec, vocabulary: Vocabulary) -> FakeGrammar:
+def compile(spec: GrammarSpec, vocabulary: Vocabulary) -> FakeGrammar | TextGrammar:
     compiled_here.append(spec.text)
     command, _, argument = spec.text.removeprefix("cheap ").partition(" ")
+    if command == "choose":
+        return TextGrammar(json.loads(argument), vocabulary)
     if command == "error":
         raise GrammarError("as asked", keyword="type", pointer="/a")
     if command == "bug":
