@@ -35,7 +35,7 @@ class Metrics:
         self._first_token = self._histogram("time_to_first_token_seconds", "From taking a request to its first token")
         self._next_token = self._histogram("inter_token_latency_seconds", "Between two tokens of one answer")
         self._whole = self._histogram("e2e_request_latency_seconds", "From taking a request to its end")
-        self._requests = self._aborted = 0
+        self._requests = self._aborted = self._failed_checks = 0
         self._throughput = 0.0
         self._window_start = time.monotonic()
         self._window_tokens = 0
@@ -56,6 +56,10 @@ class Metrics:
         """Count the end of one answer."""
         self._whole.observe(seconds)
         self._aborted += aborted
+
+    def failed_check(self) -> None:
+        """Count a finished text that breaks its schema."""
+        self._failed_checks += 1
 
     def note(self, stats: EngineStats) -> None:
         """Keep track of the throughput; called with every snapshot."""
@@ -99,6 +103,8 @@ class Metrics:
             ("radixrt_tree_nodes", "Nodes of the radix tree", stats.tree_nodes),
             ("radixrt_pins", "Pinned prefixes", stats.num_pins),
             ("radixrt_pinned_tokens", "Tokens of pinned prefixes", stats.pinned_tokens),
+            ("radixrt_grammar_cache_bytes", "Memory of compiled grammars that are kept", stats.grammar.cached_bytes),
+            ("radixrt_grammars_pending", "Grammars being compiled", stats.grammar.pending),
         )  # fmt: skip
         counters = (
             ("sglang:prompt_tokens", "Prompt tokens of admitted requests", stats.prompt_tokens),
@@ -113,6 +119,18 @@ class Metrics:
             ("radixrt_steps", "Steps of the engine core", stats.steps),
             ("radixrt_failed_steps", "Steps that failed", stats.failed_steps),
             ("radixrt_computed_tokens", "Tokens that went through the model", stats.computed_tokens),
+            ("radixrt_grammar_compiled", "Grammars compiled", stats.grammar.compiled),
+            ("radixrt_grammar_compile_seconds", "Time from asking for a grammar to its end, over all grammars", stats.grammar.compile_seconds),
+            ("radixrt_grammar_wait_seconds", "Time that requests waited for their grammar", stats.grammar.wait_seconds),
+            ("radixrt_grammar_refused", "Grammars refused", stats.grammar.refused),
+            ("radixrt_grammar_timed_out", "Grammars given up because they took too long", stats.grammar.timed_out),
+            ("radixrt_grammar_cache_hits", "Grammars that were known", stats.grammar.cache_hits),
+            ("radixrt_grammar_masked_positions", "Sampled positions under a grammar", stats.grammar.masked_rows),
+            ("radixrt_grammar_mask_seconds", "Time spent on masks, while the step computed", stats.grammar.mask_seconds),
+            ("radixrt_grammar_closed", "Texts that were closed in time for their budget", stats.grammar.closed),
+            ("radixrt_grammar_failed_checks", "Finished texts that broke their schema", self._failed_checks),
+            ("radixrt_drafted_tokens", "Tokens guessed or forced ahead", stats.grammar.drafted_tokens),
+            ("radixrt_accepted_drafts", "Of these, confirmed", stats.grammar.accepted_drafts),
         )
         names, values = list(self._labels), list(self._labels.values())
         for name, help, value in gauges:

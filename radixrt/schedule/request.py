@@ -9,8 +9,12 @@ from radixrt.cache.prefix_cache import Lease
 from radixrt.errors import GrammarError
 from radixrt.grammar.base import GrammarState
 from radixrt.grammar.budget import Closing
+from radixrt.schedule.backoff import DraftBackoff
 from radixrt.types import Divergence, GenerateRequest, LogprobOptions, SamplingParams
 from radixrt_kernels.ops import common_prefix_length
+
+# Most tokens that a grammar may draft at once: what it forces is confirmed far more often than guesses are.
+MAX_FORCED = 64
 
 
 class Status(enum.Enum):
@@ -37,6 +41,7 @@ class Request:
         "admitted_level",
         "arrival",
         "arrived",
+        "backoff",
         "closing",
         "divergence",
         "epoch",
@@ -89,6 +94,7 @@ class Request:
         self.stop_ids = stop_ids
         self.seed = seed
         self.grammar = grammar
+        self.backoff = None if grammar is None else DraftBackoff(MAX_FORCED)
         self.closing = closing  # ends the text of the grammar in time
         self.fault: GrammarError | None = None  # what the grammar broke on, whose masks are empty since
         self.priority = request.priority

@@ -13,9 +13,6 @@ from radixrt.schedule.request import Request
 from radixrt.schedule.step import Counters, RowResult, ScheduledRow
 from radixrt.types import Finish, FinishReason, TokenLogprob
 
-# Most tokens that a grammar may draft at once: what it forces is confirmed far more often than guesses are.
-MAX_FORCED = 64
-
 
 class Verified(NamedTuple):
     """Why the request is complete, or None; logprobs of the new tokens; prompt positions scored for the first time."""
@@ -55,6 +52,7 @@ class Verifier:
                 request.num_scored += 1
         logprobs: list[TokenLogprob] = []
         finish: Finish | None = None
+        offered, accepted = min(len(request.tokens), row.end + 1) - request.num_verified, 0
         if request.max_length == request.num_prompt and row.end >= request.max_length - 1:
             finish = Finish(FinishReason.LENGTH)
         for i, token in enumerate(result.tokens):
@@ -70,7 +68,7 @@ class Verifier:
             if refuted:
                 self._roll_back(request, position)
             elif position < len(request.tokens):
-                self._counters.accepted_drafts += 1
+                accepted += 1
             finish = self._confirm(request, position, token)
             way = self._close(request, token) if finish is None and request.closing is not None else None
             if way is not None:
@@ -83,6 +81,9 @@ class Verifier:
                 finish = Finish(FinishReason.LENGTH, closed=request.grammar is not None and request.grammar.is_accepting())
             if refuted:
                 break
+        self._counters.accepted_drafts += accepted
+        if request.backoff is not None and row.num_samples and offered > 0:
+            request.backoff.note(offered, accepted)
         if finish is None:
             self.draft(request)
         return Verified(finish, logprobs, scored)
@@ -127,7 +128,8 @@ class Verifier:
 
     def draft(self, request: Request) -> None:
         """Add guesses to tokens that are all verified."""
-        room = min(MAX_FORCED if request.grammar is not None else self.max_draft, request.max_length - 1 - len(request.tokens))
+        most = self.max_draft if request.backoff is None else request.backoff.limit
+        room = min(most, request.max_length - 1 - len(request.tokens))
         if room <= 0 or len(request.tokens) > request.num_verified:
             return
         drafts: Sequence[int] = ()
