@@ -120,7 +120,7 @@ class Metrics:
             ("radixrt_failed_steps", "Steps that failed", stats.failed_steps),
             ("radixrt_computed_tokens", "Tokens that went through the model", stats.computed_tokens),
             ("radixrt_grammar_compiled", "Grammars compiled", stats.grammar.compiled),
-            ("radixrt_grammar_compile_seconds", "Time from asking for a grammar to its end, over all grammars", stats.grammar.compile_seconds),
+            ("radixrt_grammar_compile_seconds", "From asking for a grammar to its end, over all", stats.grammar.compile_seconds),
             ("radixrt_grammar_wait_seconds", "Time that requests waited for their grammar", stats.grammar.wait_seconds),
             ("radixrt_grammar_refused", "Grammars refused", stats.grammar.refused),
             ("radixrt_grammar_timed_out", "Grammars given up because they took too long", stats.grammar.timed_out),
