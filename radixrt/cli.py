@@ -64,6 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if unknown:
         chosen: Parser = options.parser
         chosen.error(_unknown(unknown[0], chosen.flags()))
+    options.given = given[1:]
     run: Callable[[argparse.Namespace], int] = options.run
     try:
         return run(options)
@@ -240,7 +241,7 @@ def server_config(options: argparse.Namespace) -> ServerConfig:
 
 def run_serve(options: argparse.Namespace) -> int:
     # The server's packages take a moment to load, which help and errors in flags should not wait for.
-    from radixrt.server.lifecycle import serve
+    from radixrt.server.lifecycle import check, serve
     from radixrt.server.screen import set_up_logging
 
     if options.dump_config:
@@ -249,6 +250,11 @@ def run_serve(options: argparse.Namespace) -> int:
         return 0
     config = server_config(options)
     set_up_logging(config.log_level, config.log_format)
+    if config.dp_size > 1:
+        from radixrt.server.fleet import serve_fleet
+
+        check(config)
+        return serve_fleet(options.given, config)
     return serve(engine_config(options), config)
 
 

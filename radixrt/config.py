@@ -193,6 +193,10 @@ class ServerConfig:
     log_format: str = option("auto", "how log lines look; auto: text", choices=("auto", "text", "json"))
     log_level: str = option("info", "least severe log line shown", choices=("debug", "info", "warning", "error"))
     log_requests: bool = option(False, "log one line a request (ids, counts and times; never its text)")
+    dp_size: int = option(
+        1, "servers to run on this machine behind a cache-aware gateway (needs the extra gateway); memory limits are of each",
+        metavar="N",
+    )
     max_body_bytes: int = option(8 << 20, "largest request body taken", metavar="BYTES")
     drain_timeout: float = option(30.0, "seconds that running requests get to finish when the server is told to stop", metavar="SECONDS")
     incremental_streaming_output: bool = option(False, "let streams of /generate carry only what is new, not the whole text each time")

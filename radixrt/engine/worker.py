@@ -6,7 +6,6 @@ parent, leaves Ctrl-C to it, and stops in order on SIGTERM.
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import math
 import os
@@ -18,13 +17,13 @@ from types import FrameType
 
 from radixrt.engine.link import PROTOCOL, BeatSocket, Command, Failed, Heartbeat, Load, WorkerLink
 from radixrt.engine.loop import CoreLoop, LoadCore, load_core
+from radixrt.processes import die_with_parent
 
 logger = logging.getLogger(__name__)
 
 BEAT_SECONDS = 1.0
 # How long an idle loop sleeps at most before it looks whether SIGTERM came.
 IDLE_MS = 250
-_PR_SET_PDEATHSIG = 1
 
 
 class LinkInbox:
@@ -41,7 +40,7 @@ def main(arguments: list[str], load: LoadCore = load_core) -> int:
     """Serve until stopped and return the exit code: 0 when told to stop, 1 when the core failed."""
     directory, parent = Path(arguments[0]), int(arguments[1])
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    die_with(parent)
+    die_with_parent(parent)
     link = WorkerLink(directory)
     first = _first_command(link, parent)
     if not isinstance(first, Load):
@@ -68,17 +67,6 @@ def main(arguments: list[str], load: LoadCore = load_core) -> int:
         ended.set()
         beats.join()
         link.close()
-
-
-def die_with(parent: int) -> None:
-    """Have the kernel kill this process when its parent dies (Linux); exit at once if that has already happened.
-
-    The signal follows the *thread* that started the worker, which therefore must live as long as the engine.
-    """
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:
-        os._exit(1)
 
 
 def _first_command(link: WorkerLink, parent: int) -> Command | None:

@@ -43,6 +43,12 @@ def check(config: ServerConfig) -> None:
         raise ConfigError(f"--port must be in [0, 65535], got {config.port}")
     if config.max_body_bytes < 1:
         raise ConfigError(f"--max-body-bytes must be at least 1, got {config.max_body_bytes}")
+    if config.dp_size < 1:
+        raise ConfigError(f"--dp-size must be at least 1, got {config.dp_size}")
+    if config.dp_size > 1 and config.port == 0:
+        raise ConfigError("--dp-size needs a --port")
+    if config.dp_size > 1 and config.ssl_certfile is not None:
+        raise ConfigError("--dp-size: let smg itself serve HTTPS, in front of servers started one by one")
     if config.drain_timeout < 0:
         raise ConfigError(f"--drain-timeout must not be negative, got {config.drain_timeout}")
     if (config.ssl_certfile is None) != (config.ssl_keyfile is None):

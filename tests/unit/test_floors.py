@@ -18,7 +18,7 @@ SOURCES = {
     for path in sorted((base / package).rglob("*.py"))
 }
 
-F1 = "radixrt.types radixrt.errors radixrt.config radixrt.gguf_header radixrt_kernels"
+F1 = "radixrt.types radixrt.errors radixrt.config radixrt.gguf_header radixrt.processes radixrt_kernels"
 F3 = f"{F1} radixrt.cache radixrt.grammar radixrt.text radixrt.batch"
 F5 = f"{F3} radixrt.attention radixrt.models radixrt.weights radixrt.runner radixrt.schedule"
 MAY_IMPORT = {  # besides itself
@@ -26,6 +26,7 @@ MAY_IMPORT = {  # besides itself
     "radixrt.errors": "",
     "radixrt.types": "radixrt.errors",
     "radixrt.config": "radixrt.errors radixrt.types radixrt_kernels",
+    "radixrt.processes": "",
     "radixrt.gguf_header": "radixrt.errors",
     "radixrt.cache": F1,
     "radixrt.grammar": F1,
@@ -43,6 +44,7 @@ MAY_IMPORT = {  # besides itself
     "radixrt.cli": f"{F5} radixrt.engine radixrt.server radixrt.bench radixrt.settings radixrt.terminal",
     "radixrt.terminal": f"{F5} radixrt.engine",
     "radixrt.settings": "radixrt.config radixrt.errors",
+    "radixrt.__main__": "radixrt.cli",
     "radixrt.launch_server": f"{F5} radixrt.engine radixrt.server radixrt.cli",
     "radixrt": f"{F5} radixrt.engine",
     "radixlang": "radixrt",

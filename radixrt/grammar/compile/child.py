@@ -6,7 +6,6 @@ each task may take only so much memory more.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import resource
 import signal
@@ -18,15 +17,15 @@ from radixrt.errors import GrammarError
 from radixrt.grammar.compile.engines import guarded, prepare
 from radixrt.grammar.compile.wire import Begun, Compiled, Pipe, Refused, Task, Tokens
 from radixrt.grammar.vocabulary import Vocabulary
+from radixrt.processes import die_with_parent
 
 NICENESS = 10
-_PR_SET_PDEATHSIG = 1
 
 
 def main(arguments: list[str]) -> int:
     """Serve until the pipe closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _die_with(int(arguments[0]))
+    die_with_parent(int(arguments[0]))
     os.nice(NICENESS)
     pipe = _own_pipe()
     first = pipe.receive()
@@ -92,14 +91,6 @@ def _own_pipe() -> Pipe:
     os.dup2(null, 0)
     os.dup2(2, 1)
     return Pipe(incoming, outgoing)
-
-
-def _die_with(parent: int) -> None:
-    """Have the kernel kill this process when the thread that started it ends (Linux)."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:
-        os._exit(1)
 
 
 if __name__ == "__main__":
