@@ -13,6 +13,8 @@ Ranges = tuple[tuple[int, int], ...]
 
 MAX_CODE_POINT = 0x10FFFF
 ALL: Ranges = ((0, MAX_CODE_POINT),)
+SCALARS: Ranges = ((0, 0xD7FF), (0xE000, MAX_CODE_POINT))
+"""What a text can hold: all but the halves of surrogate pairs."""
 NEWLINE: Ranges = ((10, 10),)
 
 

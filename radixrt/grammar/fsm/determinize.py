@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from radixrt.errors import GrammarError
-from radixrt.grammar.fsm.code_points import Ranges, union
+from radixrt.grammar.fsm.code_points import SCALARS, Ranges, intersection, union
 from radixrt.grammar.fsm.limits import MAX_CHARACTER_STATES, MAX_WORK, Budget
 from radixrt.grammar.fsm.nfa import PositionAutomaton
 
@@ -59,11 +59,11 @@ def _bits(number: int) -> Iterator[int]:
 
 
 def _partition(sets: Sequence[Ranges]) -> tuple[list[Ranges], list[list[int]]]:
-    """Cut the code points that occur in sets into classes; returns the classes, and of which each set consists."""
+    """Cut the code points that occur in sets, and in a text, into classes; returns those, and of which each set consists."""
     distinct = {ranges: i for i, ranges in enumerate(dict.fromkeys(sets))}
     events: dict[int, int] = defaultdict(int)  # code point -> which sets begin or end there
     for ranges, i in distinct.items():
-        for low, high in ranges:
+        for low, high in intersection(ranges, SCALARS):
             events[low] ^= 1 << i
             events[high + 1] ^= 1 << i
     found: dict[int, list[tuple[int, int]]] = {}

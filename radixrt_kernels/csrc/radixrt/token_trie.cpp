@@ -1,6 +1,8 @@
 #include "radixrt/token_trie.h"
 
 #include <algorithm>
+#include <array>
+#include <memory>
 #include <stdexcept>
 
 namespace radixrt {
@@ -24,8 +26,7 @@ ByteAutomaton::ByteAutomaton(std::span<const std::int32_t> first, std::span<cons
     }
 }
 
-TokenTrie::TokenTrie(std::span<const std::uint8_t> text, std::span<const std::int32_t> ends, std::span<const std::int32_t> tokens)
-    : tokens_(tokens.begin(), tokens.end()) {
+TokenTrie::TokenTrie(std::span<const std::uint8_t> text, std::span<const std::int32_t> ends, std::span<const std::int32_t> tokens) {
     if (ends.size() != tokens.size() || (!ends.empty() && static_cast<std::size_t>(ends.back()) != text.size())) {
         throw std::invalid_argument("[TokenTrie] one end and one id a token");
     }
@@ -49,7 +50,12 @@ TokenTrie::TokenTrie(std::span<const std::uint8_t> text, std::span<const std::in
         close(common);
         for (std::size_t depth = common; depth < spelled.size(); ++depth) {
             path.push_back(nodes_.size());
-            nodes_.push_back({0, static_cast<std::uint32_t>(i), static_cast<std::uint16_t>(depth), spelled[depth]});
+            nodes_.push_back({0, no_token, static_cast<std::uint16_t>(depth), spelled[depth]});
+        }
+        if (nodes_.back().token == no_token) {
+            nodes_.back().token = tokens[i];
+        } else {
+            twins_.emplace_back(nodes_.back().token, tokens[i]);
         }
         max_depth_ = std::max(max_depth_, spelled.size());
         max_token_ = std::max(max_token_, tokens[i]);
@@ -57,7 +63,6 @@ TokenTrie::TokenTrie(std::span<const std::uint8_t> text, std::span<const std::in
         start = ends[i];
     }
     close(0);
-    nodes_.push_back({1, static_cast<std::uint32_t>(tokens_.size()), 0, 0});
     nodes_.shrink_to_fit();
 }
 
@@ -66,20 +71,37 @@ void TokenTrie::walk(const ByteAutomaton &automaton, std::int32_t state, Visit &
     if (state < 0 || static_cast<std::size_t>(state) >= automaton.num_states()) {
         throw std::invalid_argument("[TokenTrie] there is no such state");
     }
-    std::vector<std::int32_t> states(max_depth_ + 1);
-    states[0] = state;
-    for (std::size_t i = 0; i + 1 < nodes_.size();) {
+    // The state behind the bytes of each open node, and all its moves once a subtree is large enough to want them.  Siblings
+    // mostly lead to the same state, whose moves are then there already.
+    struct Place {
+        std::int32_t state;
+        std::int32_t expanded;
+        std::array<std::int32_t, 256> moves;
+    };
+    constexpr std::uint32_t worth_expanding = 12;
+    const std::unique_ptr<Place[]> places(new Place[max_depth_ + 1]);
+    for (std::size_t depth = 0; depth <= max_depth_; ++depth) {
+        places[depth].expanded = ByteAutomaton::dead;
+    }
+    const auto enter = [&](Place &place, std::int32_t next, std::uint32_t size) {
+        place.state = next;
+        if (static_cast<int>(size >= worth_expanding) & static_cast<int>(place.expanded != next)) {
+            automaton.expand(next, place.moves);
+            place.expanded = next;
+        }
+    };
+    enter(places[0], state, worth_expanding);
+    // Most nodes are alike in nothing but that few are skipped: there is no branch here on what kind of node it is.
+    for (std::size_t i = 0, end = nodes_.size(); i < end;) {
         const Node &node = nodes_[i];
-        const std::int32_t next = automaton.step(states[node.depth], node.byte);
+        const Place &place = places[node.depth];
+        const std::int32_t next = place.expanded == place.state ? place.moves[node.byte] : automaton.step(place.state, node.byte);
         if (next == ByteAutomaton::dead) {
             i += node.size;
             continue;
         }
-        states[node.depth + std::size_t{1}] = next;
-        // Tokens that end in this node lie before those of its first child.
-        if (nodes_[i + 1].first_token > node.first_token && automaton.is_live(next)) {
-            visit(node, nodes_[i + 1].first_token, next);
-        }
+        visit(node.token, next);
+        enter(places[node.depth + std::size_t{1}], next, node.size);
         ++i;
     }
 }
@@ -89,21 +111,28 @@ void TokenTrie::fill_mask(const ByteAutomaton &automaton, std::int32_t state, st
         throw std::invalid_argument("[TokenTrie] the row is too short for the vocabulary");
     }
     std::fill(row.begin(), row.end(), 0);
-    walk(automaton, state, [&](const Node &node, std::uint32_t end, std::int32_t) {
-        for (std::uint32_t i = node.first_token; i < end; ++i) {
-            const auto token = static_cast<std::uint32_t>(tokens_[i]);
-            row[token / 32] = static_cast<std::int32_t>(static_cast<std::uint32_t>(row[token / 32]) | (std::uint32_t{1} << (token % 32)));
-        }
+    if (nodes_.empty()) {
+        return;
+    }
+    const auto allow = [&](std::uint32_t token, std::uint32_t bit) {
+        row[token / 32] = static_cast<std::int32_t>(static_cast<std::uint32_t>(row[token / 32]) | (bit << (token % 32)));
+    };
+    walk(automaton, state, [&](std::int32_t token, std::int32_t next) {
+        const bool allowed = static_cast<int>(token != no_token) & static_cast<int>(automaton.is_live(next));
+        allow(static_cast<std::uint32_t>(std::max(token, 0)), allowed ? 1 : 0);
     });
+    for (const auto &[token, twin] : twins_) {
+        allow(static_cast<std::uint32_t>(twin), (static_cast<std::uint32_t>(row[static_cast<std::size_t>(token) / 32]) >> (token % 32)) & 1);
+    }
 }
 
 std::vector<std::pair<std::int32_t, std::int32_t>> TokenTrie::reach(const ByteAutomaton &automaton, std::int32_t state) const {
     std::vector<std::pair<std::int32_t, std::int32_t>> found;
     std::vector<bool> seen(automaton.num_states());
-    walk(automaton, state, [&](const Node &node, std::uint32_t, std::int32_t next) {
-        if (!seen[static_cast<std::size_t>(next)]) {
+    walk(automaton, state, [&](std::int32_t token, std::int32_t next) {
+        if (token != no_token && automaton.is_live(next) && !seen[static_cast<std::size_t>(next)]) {
             seen[static_cast<std::size_t>(next)] = true;
-            found.emplace_back(next, tokens_[node.first_token]);
+            found.emplace_back(next, token);
         }
     });
     return found;

@@ -1,6 +1,8 @@
 // The tokens of a vocabulary as a trie over their bytes, walked together with an automaton over bytes.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -32,6 +34,15 @@ public:
         return dead;
     }
 
+    // Writes where each byte leads.
+    void expand(std::int32_t state, std::array<std::int32_t, 256> &moves) const noexcept {
+        moves.fill(dead);
+        const auto at = static_cast<std::size_t>(state);
+        for (auto edge = static_cast<std::size_t>(first_[at]), end = static_cast<std::size_t>(first_[at + 1]); edge < end; ++edge) {
+            std::fill(moves.begin() + edges_[edge].low, moves.begin() + edges_[edge].high + 1, edges_[edge].target);
+        }
+    }
+
 private:
     struct Edge {
         std::int32_t target;
@@ -54,23 +65,25 @@ public:
     // Returns the live states that one token leads to from a state, each with its first token in order of spelling.
     std::vector<std::pair<std::int32_t, std::int32_t>> reach(const ByteAutomaton &automaton, std::int32_t state) const;
 
-    std::size_t memory_bytes() const noexcept { return nodes_.capacity() * sizeof(Node) + tokens_.capacity() * sizeof(std::int32_t); }
+    std::size_t memory_bytes() const noexcept { return nodes_.capacity() * sizeof(Node); }
 
 private:
-    // Nodes are in preorder: the subtree of node i is i .. i + size, and its tokens, too, lie side by side.
+    static constexpr std::int32_t no_token = -1;
+
+    // Nodes are in preorder: the subtree of node i is i .. i + size.
     struct Node {
         std::uint32_t size;
-        std::uint32_t first_token;
+        std::int32_t token;
         std::uint16_t depth;
         std::uint8_t byte;
     };
 
-    // Calls visit(node, state) for every node whose bytes lead from a state to a live one.
+    // Calls visit(token or no_token, state) for every node whose bytes lead somewhere from a state.
     template <typename Visit>
     void walk(const ByteAutomaton &automaton, std::int32_t state, Visit &&visit) const;
 
-    std::vector<Node> nodes_;  // and one more, where a last one would begin
-    std::vector<std::int32_t> tokens_;
+    std::vector<Node> nodes_;
+    std::vector<std::pair<std::int32_t, std::int32_t>> twins_;  // the token of a node, and another one spelled the same
     std::size_t max_depth_ = 0;
     std::int32_t max_token_ = -1;
 };
