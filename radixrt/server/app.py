@@ -14,6 +14,9 @@ from radixrt.engine.async_engine import AsyncEngine
 from radixrt.server import auth, problems
 from radixrt.server.auth import api_keys
 from radixrt.server.cache import cache_routes
+from radixrt.server.dialects.anthropic import anthropic_routes
+from radixrt.server.dialects.ollama import ollama_routes
+from radixrt.server.dialects.responses import responses_routes
 from radixrt.server.native import native_routes
 from radixrt.server.openai import openai_routes
 from radixrt.server.operations import operations_routes
@@ -22,7 +25,7 @@ from radixrt.server.sessions import session_routes
 from radixrt.server.tokens import token_routes
 from radixrt.server.ui import ui_routes
 
-DESCRIPTION = "Serves a language model over the OpenAI routes and SGLang's /generate."
+DESCRIPTION = "Serves a language model over the routes of OpenAI, Anthropic, Ollama and SGLang."
 
 
 def build_app(engine: AsyncEngine, config: ServerConfig) -> FastAPI:
@@ -30,7 +33,10 @@ def build_app(engine: AsyncEngine, config: ServerConfig) -> FastAPI:
     app = FastAPI(title="radixrt", version=radixrt.__version__, description=DESCRIPTION, redoc_url=None)
     service = Service(engine, config)
     components: dict[str, Any] = {}
-    for routes in (openai_routes, native_routes, token_routes, cache_routes, session_routes, operations_routes, ui_routes):
+    for routes in (
+        openai_routes, responses_routes, anthropic_routes, ollama_routes, native_routes, token_routes, cache_routes, session_routes,
+        operations_routes, ui_routes,
+    ):
         app.include_router(routes(service, components))
     problems.install(app)
 
