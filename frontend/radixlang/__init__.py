@@ -39,9 +39,11 @@ from radixlang.expr import (
     user_end,
     video,
 )
+from radixlang.forks import Forks
 from radixlang.program import Function, function, set_default_backend
+from radixlang.run import Usage
 from radixlang.select import greedy_token_selection, token_length_normalized, unconditional_likelihood_normalized
-from radixlang.state import Forks, State, Usage
+from radixlang.state import State
 
 if TYPE_CHECKING:
     from radixlang.backends.anthropic import AnthropicBackend

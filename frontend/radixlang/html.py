@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 from radixlang.backends.tokens import TokenBackend
 from radixlang.piece import Piece, walk
-from radixlang.state import Run, State
+from radixlang.run import Run
+from radixlang.state import State
 
 if TYPE_CHECKING:
     from radixlang.trace import Trace
@@ -58,7 +59,7 @@ async def run_page(run: Run) -> str:
             for i, token in enumerate(written):
                 ruled = piece.kind == "select" or i in forced
                 end = _grow(end, token, "grammar" if ruled else "model", piece.name if i == 0 else None)
-    usage = State(run).usage()
+    usage = run.usage()
     facts = {
         "requests": len(run.pieces), "prompt tokens": usage.prompt_tokens, "from the cache": f"{usage.hit_rate:.0%}",
         "tokens written": usage.completion_tokens,

@@ -13,10 +13,10 @@ from typing import Any, overload
 
 from radixlang import loop
 from radixlang.backends.base import Backend, Program, as_backend
-from radixlang.errors import ProgramError
 from radixlang.expr import Call
 from radixlang.options import ALIASES, NAMES, make_sampling
-from radixlang.state import Run, State
+from radixlang.run import Run
+from radixlang.state import State
 from radixlang.trace import Trace, constant_prefix, trace
 
 Body = Callable[..., Any]
@@ -43,13 +43,15 @@ def default_backend() -> Backend:
 class Function:
     """A program: a function whose first parameter is the state it appends to."""
 
-    def __init__(self, body: Body, *, num_api_spec_tokens: int | None = None, bound: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, body: Body, *, num_api_spec_tokens: int | None = None, ephemeral: bool = False, bound: Mapping[str, Any] | None = None
+    ) -> None:
         parameters = list(inspect.signature(body).parameters)
         if not parameters:
             raise TypeError(f"{body.__name__} takes no state: its first parameter must be one")
         self.body = body
         self.parameters = parameters[1:]
-        self._num_api_spec_tokens = num_api_spec_tokens
+        self._options: dict[str, Any] = {"num_api_spec_tokens": num_api_spec_tokens, "ephemeral": ephemeral}
         self.bound = dict(bound or {})
         self.plays: Callable[..., Any] = functools.partial(body, **self.bound)
         functools.update_wrapper(self, body)
@@ -67,7 +69,7 @@ class Function:
 
     def bind(self, **kwargs: Any) -> Function:
         """Return the program with some arguments given."""
-        return Function(self.body, num_api_spec_tokens=self._num_api_spec_tokens, bound={**self.bound, **kwargs})
+        return Function(self.body, bound={**self.bound, **kwargs}, **self._options)
 
     def run(self, *args: Any, backend: Any = None, stream: bool = False, parent: State | None = None, **kwargs: Any) -> State:
         """Run the program and return its state.
@@ -143,7 +145,7 @@ class Function:
         names = (set(NAMES) | set(ALIASES)) - set(self.parameters)
         defaults = make_sampling(**{name: value for name, value in kwargs.items() if name in names})
         arguments = {name: value for name, value in kwargs.items() if name not in names}
-        program = Program(self.body.__name__, parent._run.program if parent is not None else None, self._num_api_spec_tokens)
+        program = Program(self.body.__name__, parent._run.program if parent is not None else None, **self._options)
         return State(Run(used, program, defaults, streams)), arguments
 
     async def _play(self, state: State, args: Sequence[Any], kwargs: Mapping[str, Any], pool: concurrent.futures.Executor) -> State:
@@ -216,16 +218,16 @@ def _pool() -> concurrent.futures.ThreadPoolExecutor:
 @overload
 def function(body: Body) -> Function: ...
 @overload
-def function(body: None = None, *, num_api_spec_tokens: int | None = None) -> Callable[[Body], Function]: ...
-def function(body: Body | None = None, *, num_api_spec_tokens: int | None = None) -> Function | Callable[[Body], Function]:
+def function(body: None = None, *, num_api_spec_tokens: int | None = None, ephemeral: bool = False) -> Callable[[Body], Function]: ...
+def function(
+    body: Body | None = None, *, num_api_spec_tokens: int | None = None, ephemeral: bool = False
+) -> Function | Callable[[Body], Function]:
     """Make a program of a function ``def f(s, …)`` or ``async def f(s, …)``, whose first parameter is its state.
 
+    ``ephemeral``: what the model writes is dropped from the cache when the program is over; the text before it stays.
     ``num_api_spec_tokens``: where every request costs a round trip, ask for so many tokens more than the program does, and
     answer its next generations with them as far as they agree with what it says in between.
     """
     if body is None:
-        return functools.partial(Function, num_api_spec_tokens=num_api_spec_tokens)
-    return Function(body, num_api_spec_tokens=num_api_spec_tokens)
-
-
-__all__ = ["Function", "ProgramError", "default_backend", "function", "set_default_backend"]
+        return functools.partial(Function, num_api_spec_tokens=num_api_spec_tokens, ephemeral=ephemeral)
+    return Function(body, num_api_spec_tokens=num_api_spec_tokens, ephemeral=ephemeral)

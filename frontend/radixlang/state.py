@@ -11,71 +11,21 @@ import concurrent.futures
 import dataclasses
 import hashlib
 import inspect
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeVar
 
 from radixlang import loop
-from radixlang.backends.base import Backend, Program, Request
+from radixlang.backends.base import Request
 from radixlang.errors import ProgramError, Site, refuse
-from radixlang.expr import Call, Concat, Expr, Gen, Role, RoleBegin, RoleEnd, Select, image
+from radixlang.expr import Call, Concat, Gen, Role, RoleBegin, RoleEnd, Select, image
 from radixlang.feed import Feed
-from radixlang.options import Sampling
+from radixlang.forks import Forks
+from radixlang.kept import Kept
 from radixlang.piece import Answer, Future, Message, Piece, Turn, messages_of, text_of
+from radixlang.run import Halt, Run, Usage, Variable, then
 
 T = TypeVar("T")
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Usage:
-    """Tokens of prompts, how many of them came from the cache, and tokens written."""
-
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    completion_tokens: int = 0
-
-    def __add__(self, other: Usage) -> Usage:
-        return Usage(*(a + b for a, b in zip(dataclasses.astuple(self), dataclasses.astuple(other), strict=True)))
-
-    @property
-    def hit_rate(self) -> float:
-        """Share of prompt tokens that came from the cache."""
-        return self.cached_tokens / self.prompt_tokens if self.prompt_tokens else 0.0
-
-
-class Halt(Exception):
-    """The program has come to the first thing the model would write."""
-
-
-@dataclasses.dataclass(slots=True)
-class Run:
-    """What all states of one run of a program have in common.
-
-    ``pieces``: what was written, in the order it was finished.  ``on_state`` is told of each state.  ``halts``: Halt is raised
-    where something would be written.
-    """
-
-    backend: Backend
-    program: Program
-    defaults: Sampling = dataclasses.field(default_factory=Sampling)
-    streams: bool = False
-    pieces: list[Piece] = dataclasses.field(default_factory=list)
-    tasks: set[Future[Any]] = dataclasses.field(default_factory=set)
-    on_state: Callable[[State], None] | None = None
-    halts: bool = False
-
-    def cancel(self) -> None:
-        """Stop everything that is being written."""
-        for task in list(self.tasks):
-            task.cancel()
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Variable:
-    """A value that is there or on its way, and the piece it is the text of."""
-
-    value: Future[Any]
-    piece: Piece | None = None
 
 
 class State:
@@ -222,7 +172,7 @@ class State:
         piece.pending.add_done_callback(self._run.tasks.discard)
         self._append(piece)
         if name is not None:
-            self._set(name, Variable(_then(piece.pending, lambda: convert(piece.answers), site), piece))
+            self._set(name, Variable(then(piece.pending, lambda: convert(piece.answers), site), piece))
 
     def _generate(self, gen: Gen) -> None:
         if self._role not in (None, "assistant"):
@@ -249,7 +199,7 @@ class State:
         self._spawn(piece, work, gen.name, convert)
         if gen.reasoning is not None and gen.name is not None:
             assert piece.pending is not None
-            value = _then(piece.pending, lambda: _split(piece.text, gen.reasoning)[0], gen.site)
+            value = then(piece.pending, lambda: _split(piece.text, gen.reasoning)[0], gen.site)
             self._set(f"{gen.name}_reasoning_content", Variable(value, piece))
 
     def _select(self, choice: Select) -> None:
@@ -372,12 +322,7 @@ class State:
 
     def usage(self) -> Usage:
         """Return the tokens of everything this run of the program has finished, its forks included."""
-        total = Usage()
-        for piece in self._run.pieces:
-            first = piece.answers[0].meta
-            written = sum(answer.meta.get("completion_tokens", 0) for answer in piece.answers)
-            total += Usage(first.get("prompt_tokens", 0), first.get("cached_tokens", 0), written)
-        return total
+        return self._run.usage()
 
     def to_html(self) -> str:
         """Return a page that shows every token of this run, where it came from, and the tree of forks."""
@@ -427,6 +372,10 @@ class State:
         """Nothing more will be appended; idempotent."""
         self._pieces.close()
 
+    def kept(self) -> Kept:
+        """Return a context manager that keeps this state's text cached, and computes what of it is not, while a tool works."""
+        return Kept(self._run.backend, self._last)
+
     # Structure
 
     def fork(self, n: int = 1) -> Forks:
@@ -450,88 +399,8 @@ class State:
         yield self
         last = self._last
         pending = None if last is None else last.pending
-        value = loop.resolved(text_of(last, first)) if pending is None else _then(pending, lambda: text_of(last, first), site)
+        value = loop.resolved(text_of(last, first)) if pending is None else then(pending, lambda: text_of(last, first), site)
         self._set(name, Variable(value))
-
-
-class Forks:
-    """States that went on from the same place; indexed, iterated and appended to together."""
-
-    def __init__(self, parent: State, states: list[State]) -> None:
-        self._parent = parent
-        self._states = states
-
-    def __len__(self) -> int:
-        return len(self._states)
-
-    def __iter__(self) -> Iterator[State]:
-        return iter(self._states)
-
-    def __getitem__(self, i: int) -> State:
-        return self._states[i]
-
-    def __setitem__(self, i: int, state: State) -> None:
-        # What Python asks for after ``forks[i] += x``.
-        if state is not self._states[i]:
-            raise refuse("The branches of a fork cannot be replaced.")
-
-    def __iadd__(self, other: Any) -> Forks:
-        """Append the same to every branch, the i-th of a list, or what a function of the index returns."""
-        if isinstance(other, Sequence) and not isinstance(other, str):
-            if len(other) != len(self):
-                raise refuse(f"{len(other)} things for {len(self)} branches.")
-            parts = list(other)
-        else:
-            parts = [other(i) if callable(other) and not isinstance(other, Expr) else other for i in range(len(self))]
-        for i, part in enumerate(parts):
-            self._states[i] += part
-        return self
-
-    def join(self, mode: str = "gather_variable", *, skip_failed: bool = False) -> None:
-        """Bring the branches together; does not wait.
-
-        mode: "gather_variable" makes each variable of the branches a list in the state they came from; "concatenate" (or
-        "concate_and_append") appends their texts to it, one after the other.  A branch that failed makes that
-        variable, or that text, fail; with ``skip_failed`` it is left out.
-        """
-        site = Site.here()
-        for state in self._states:
-            state.end()
-        if mode == "gather_variable":
-            names = list(dict.fromkeys(name for state in self._states for name in state._own))
-            for name in names:
-                values = [state._variables[name].value for state in self._states if name in state._variables]
-                self._parent._set(name, Variable(loop.spawn(_gather(values, site, skip_failed=skip_failed))))
-        elif mode in ("concatenate", "concate_and_append"):
-            self._concatenate(site, skip_failed=skip_failed)
-        else:
-            raise refuse(f"join mode must be gather_variable or concatenate, got {mode!r}.")
-
-    def _concatenate(self, site: Site, *, skip_failed: bool) -> None:
-        parent = self._parent
-        if any(state._role != parent._role for state in self._states):
-            raise refuse("Branches that end inside a message cannot be concatenated.")
-        before = parent._last
-        piece = Piece(before, "join", role=parent._role)
-        piece.chat = piece.chat or any(state._last is not None and state._last.chat for state in self._states)
-        branches = [(state._first, state._last) for state in self._states]
-
-        async def join() -> None:
-            if before is not None:
-                await before.settled()
-            for first, last in branches:
-                try:
-                    if last is not None:
-                        await last.settled()
-                    piece.branches.append((first, last))
-                except ProgramError as error:
-                    if not skip_failed:
-                        raise error
-            piece.text = "".join(text_of(last, first) for first, last in piece.branches)
-
-        piece.pending = loop.spawn(join())
-        parent._last = piece
-        parent._pieces.push(piece)
 
 
 def _shown(piece: Piece) -> str:
@@ -547,28 +416,3 @@ def _split(text: str, marks: tuple[str, str] | None) -> tuple[str, str]:
     begin, end = marks
     reasoning, found, content = text.removeprefix(begin).partition(end)
     return (reasoning.strip(), content.lstrip()) if found else ("", text)
-
-
-def _then(done: Future[Any], value: Callable[[], Any], site: Site) -> Future[Any]:
-    """Return a future of what ``value`` returns once ``done`` is; what it raises is an error of ``site``."""
-    result: Future[Any] = Future()
-
-    def settle(done: Future[Any]) -> None:
-        try:
-            done.result()
-            result.set_result(value())
-        except concurrent.futures.CancelledError:
-            result.cancel()
-        except Exception as error:
-            result.set_exception(ProgramError.of(error, site))
-
-    done.add_done_callback(settle)
-    return result
-
-
-async def _gather(values: list[Future[Any]], site: Site, *, skip_failed: bool) -> list[Any]:
-    results = await asyncio.gather(*map(asyncio.wrap_future, values), return_exceptions=True)
-    for result in results:
-        if isinstance(result, BaseException) and not skip_failed:
-            raise ProgramError.of(result, site)
-    return [result for result in results if not isinstance(result, BaseException)]

@@ -13,8 +13,9 @@ from radixlang.backends.base import Backend, Plain, Program, Request
 from radixlang.errors import ProgramError
 from radixlang.expr import Concat, Expr
 from radixlang.piece import Answer, Piece, walk
+from radixlang.run import Halt, Run
 from radixlang.select import Score
-from radixlang.state import Halt, Run, State
+from radixlang.state import State
 
 if TYPE_CHECKING:
     from radixlang.program import Function

@@ -6,10 +6,12 @@ together when they are needed.  Pure: no clock, no engine.  What only a session 
 
 from __future__ import annotations
 
+import heapq
 import uuid
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 import msgspec
 
@@ -20,6 +22,7 @@ MAX_SESSIONS = 4096
 MAX_TURNS = 4096  # of one session
 MAX_TOKENS = 1 << 24  # of all sessions together
 MAX_ID_CHARS = 128
+MAX_SIBLINGS = 32  # that a turn is compared with when its session ends
 
 
 class SessionParams(msgspec.Struct, frozen=True, kw_only=True):
@@ -237,8 +240,9 @@ class Sessions:
             at: Turn | None = leaf
             while at is not None:
                 # More cached than the history it continues: that was somebody else's, and so is all before it.
-                if at.cached > at.kept:
-                    keep = max(keep, at.cached)
+                cached = _cached_by_others(at)
+                if cached > at.kept:
+                    keep = max(keep, cached)
                 at = at.parent
             tails.append((leaf.namespace, (leaf.prompt() + leaf.output).tolist(), keep))
         return tails
@@ -252,6 +256,21 @@ def _following(session: Session, parent: Turn | None) -> list[Turn]:
     for turn in found:
         found.extend(turn.children)
     return found
+
+
+def _cached_by_others(turn: Turn) -> int:
+    """How much of a turn's prompt was cached by others than its siblings, which start with the same tokens where they branch."""
+    cached = turn.cached
+    if turn.parent is None or cached <= turn.kept:
+        return cached
+    for sibling in heapq.nsmallest(MAX_SIBLINGS, turn.parent.children, key=lambda child: child.cached):
+        if sibling.kept == turn.kept and sibling.cached < cached:
+            pairs = zip(turn.added, sibling.added + sibling.output, strict=False)
+            same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+            # The sibling found less of the same tokens, so it was the one that computed the rest.
+            if cached <= turn.kept + same:
+                cached = sibling.cached
+    return cached
 
 
 def _continuing(tokens: Sequence[int], bos: int | None) -> Sequence[int]:

@@ -322,3 +322,51 @@ def test_a_script_needs_no_main_guard() -> None:
     assert done.stdout == "done\n", done.stderr
 
 
+
+
+def cached_tokens(engine: Engine) -> int:
+    nodes = engine.cache_tree(depth=1000, limit=1000)["nodes"]
+    return sum(node["tokens"] for node in nodes)
+
+
+def test_an_ephemeral_program_leaves_its_prompt_and_nothing_it_wrote(backend: EngineBackend, engine: Engine) -> None:
+    def body(s: State) -> None:
+        s += PREAMBLE + gen("a", 20, stop="e") + " and " + gen("b", 20)
+        forks = s.fork(3)
+        forks += lambda i: f" branch {i}" + gen("c", 20) + gen("d", 5, n=1)
+        forks.join()
+        assert len(s["c"]) == len(s["d"]) == 3
+
+    lasting = function(body).run(backend=backend, **GREEDY)
+    left = cached_tokens(engine)
+    engine.flush_cache()
+    ephemeral = function(ephemeral=True)(body).run(backend=backend, **GREEDY)
+    assert ephemeral.text() == lasting.text()
+    assert ephemeral["c"] == lasting["c"]
+    assert ephemeral.usage().hit_rate > 0.9
+    deadline = time.monotonic() + 5
+    while cached_tokens(engine) > len(PREAMBLE):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert len(PREAMBLE) - 1 <= cached_tokens(engine) < left - 100
+
+
+def test_a_state_is_kept_and_computed_while_its_program_waits(backend: EngineBackend, engine: Engine) -> None:
+    @function
+    def program(s: State) -> int:
+        s += PREAMBLE + gen("a", 4) + "what the tool is asked"
+        with s.kept():
+            deadline = time.monotonic() + 5
+            while engine.stats.num_pins == 0:
+                assert time.monotonic() < deadline
+                time.sleep(0.005)
+            explained = engine.explain(s.text())
+        s += "what it answers" + gen("b", 4)
+        return int(explained["matched_tokens"])
+
+    state = program.run(backend=backend, **GREEDY)
+    assert state.ret_value >= len(PREAMBLE) + len("what the tool is asked")
+    deadline = time.monotonic() + 5
+    while engine.stats.num_pins:
+        assert time.monotonic() < deadline
+        time.sleep(0.005)

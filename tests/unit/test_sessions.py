@@ -170,6 +170,22 @@ def test_closing_names_each_branch_and_what_of_it_was_there_before() -> None:
     assert (len(talk.sessions), talk.sessions.num_tokens) == (0, 0)
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "keep"),
+    [
+        (3, 5, 2),  # the sibling computed the token that both begin with
+        (3, 6, 6),  # one more than that was somebody else's
+        (5, 5, 5),  # neither of the two computed it
+    ],
+)
+def test_what_a_sibling_computed_is_not_somebody_elses(first: int, second: int, keep: int) -> None:
+    talk = Talk()
+    talk.say("a", [1, 2, 3], [4], cached=2)
+    talk.say("b", [5, 6], [7], "a", cached=first)
+    talk.say("c", [5, 8], [9], "a", cached=second)
+    assert ((1, 2, 3, 4, 5, 8, 9), keep) in tails(talk.sessions.close(talk.id))
+
+
 def test_a_session_closed_while_it_runs_leaves_its_tails_when_it_has_ended() -> None:
     talk = Talk()
     _, turn = talk.start("a", [1, 2])

@@ -16,13 +16,14 @@ from radixrt import RequestError
 class Program:
     """One run of a program, as backends know it.
 
-    ``state`` is the backend's, for as long as the program runs.  ``num_api_spec_tokens``: how much more than asked for a
-    backend may fetch at a time, to answer the next generations with.
+    ``state`` is the backend's, for as long as the program runs.  ``ephemeral``: what is written in it need not stay cached behind
+    its end.  ``num_api_spec_tokens``: how much more than asked for a backend may fetch at a time, to answer the next generations with.
     """
 
     name: str = ""
     parent: Program | None = None
     num_api_spec_tokens: int | None = None
+    ephemeral: bool = False
     state: Any = None
 
 

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from radixlang.backends.base import Program
 from radixlang.backends.tokens import Native, OnText, TokenBackend
 from radixrt import Engine
 
@@ -42,9 +41,7 @@ class _EngineTransport:
     async def decode(self, tokens: Sequence[int], *, skip_special_tokens: bool) -> str:
         return self._engine.decode(tokens, skip_special_tokens=skip_special_tokens)
 
-    async def generate(
-        self, tokens: Sequence[int], params: Native, *, program: Program, parent: str | None, on_answer: OnText | None, **options: Any
-    ) -> list[Native]:
+    async def generate(self, tokens: Sequence[int], params: Native, *, on_answer: OnText | None = None, **options: Any) -> list[Native]:
         if on_answer is None:
             answer = await self._engine.async_generate(None, params, input_ids=tokens, **options)
             return answer if isinstance(answer, list) else [answer]
@@ -75,5 +72,8 @@ class _EngineTransport:
     async def unpin(self, pin: str) -> None:
         await asyncio.to_thread(self._engine.unpin, pin)
 
-    async def end(self, program: Program) -> None:
-        return None
+    async def open_session(self) -> str:
+        return await asyncio.to_thread(self._engine.open_session)
+
+    async def close_session(self, session: str) -> None:
+        await asyncio.to_thread(self._engine.close_session, session)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from radixlang.backends.base import Program
 from radixlang.backends.client import JsonClient
 from radixlang.backends.tokens import Native, OnText, TokenBackend
+
+# A session whose program was lost ends by itself.
+SESSION_SECONDS = 3600.0
 
 
 class HttpBackend(TokenBackend):
@@ -43,9 +45,7 @@ class _HttpTransport:
         body = {"tokens": list(tokens), "skip_special_tokens": skip_special_tokens}
         return str((await self._client.post("detokenize", body))["text"])
 
-    async def generate(
-        self, tokens: Sequence[int], params: Native, *, program: Program, parent: str | None, on_answer: OnText | None, **options: Any
-    ) -> list[Native]:
+    async def generate(self, tokens: Sequence[int], params: Native, *, on_answer: OnText | None = None, **options: Any) -> list[Native]:
         body = {"input_ids": list(tokens), "sampling_params": params, **options}
         if on_answer is None:
             answer = await self._client.post("generate", body)
@@ -79,5 +79,8 @@ class _HttpTransport:
     async def unpin(self, pin: str) -> None:
         await self._client.post("v1/cache/unpin", {"pin_id": pin})
 
-    async def end(self, program: Program) -> None:
-        return None
+    async def open_session(self) -> str:
+        return str(await self._client.post("open_session", {"timeout": SESSION_SECONDS}))
+
+    async def close_session(self, session: str) -> None:
+        await self._client.post("close_session", {"session_id": session})

@@ -17,13 +17,15 @@ from typing import Any, Protocol
 from radixlang.backends.base import Program, Request
 from radixlang.piece import Answer, Piece, messages_of
 from radixlang.select import Score
-from radixrt import RequestError
+from radixrt import Overloaded, RequestError
 
 logger = logging.getLogger(__name__)
 
 PIN_SECONDS = 3600.0
 # A pinned prefix shorter than this is not worth a request of its own.
 MIN_PINNED_TOKENS = 16
+# Requests of one program that go through its session; an engine takes no more than 4,096.
+MAX_TURNS = 4000
 Native = dict[str, Any]
 OnText = Callable[[Native], bool]
 
@@ -39,9 +41,7 @@ class Transport(Protocol):
 
     async def decode(self, tokens: Sequence[int], *, skip_special_tokens: bool) -> str: ...
 
-    async def generate(
-        self, tokens: Sequence[int], params: Native, *, program: Program, parent: str | None, on_answer: OnText | None, **options: Any
-    ) -> list[Native]:
+    async def generate(self, tokens: Sequence[int], params: Native, *, on_answer: OnText | None = None, **options: Any) -> list[Native]:
         """Return answers in the native form.  ``on_answer`` is shown an answer as it grows, and ends it by returning True."""
         ...
 
@@ -53,21 +53,24 @@ class Transport(Protocol):
 
     async def unpin(self, pin: str) -> None: ...
 
-    async def end(self, program: Program) -> None: ...
+    async def open_session(self) -> str: ...
+
+    async def close_session(self, session: str) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
     """Tokens of all text up to a place but ``rest``, which will be tokenized together with what follows.
 
-    ``ids`` come behind those of ``before``; all of them are ``length``.
+    ``ids`` come behind those of ``before``; all of them are ``length``.  ``turn``: a request of the program's session, and how
+    many of the leading tokens are the leading tokens of its prompt and output.
     """
 
     before: Known | None
     ids: Sequence[int]
     length: int
     rest: str = ""
-    rid: str | None = None
+    turn: tuple[str, int] | None = None
 
     def tokens(self) -> list[int]:
         chain = []
@@ -79,6 +82,12 @@ class Known:
 
 
 _NOTHING = Known(None, (), 0)
+
+
+@dataclass(slots=True)
+class _Session:
+    id: str
+    num_turns: int = 0
 
 
 class TokenBackend:
@@ -99,19 +108,50 @@ class TokenBackend:
         options: dict[str, Any] = {}
         if sampling.logprobs or sampling.top_logprobs:
             options = {"return_logprob": True, "top_logprobs_num": sampling.top_logprobs or 0, "return_text_in_logprobs": True}
-        natives = await self._transport.generate(
-            tokens, sampling.native(), program=request.program, parent=known.rid, on_answer=on_answer, **options
-        )
-        return [await self._answer(known, native, stop) for native in natives]
+        session = await self._session(request.program) if (sampling.n or 1) == 1 and stop is None else None
+        if session is not None:
+            tokens, options["session_params"] = await self._turn(session, known, tokens)
+        natives = await self._transport.generate(tokens, sampling.native(), on_answer=on_answer, **options)
+        return [await self._answer(known, native, stop, in_session=session is not None) for native in natives]
 
-    async def _answer(self, known: Known, native: Native, stop: re.Pattern[str] | None) -> Answer:
+    async def _session(self, program: Program) -> _Session | None:
+        """The session of an ephemeral program, whose requests leave nothing behind; None for none."""
+        while program.parent is not None:
+            program = program.parent
+        if not program.ephemeral:
+            return None
+        if program.state is None:
+            program.state = asyncio.ensure_future(self._open())
+        session: _Session | None = await asyncio.shield(program.state)
+        if session is not None:
+            session.num_turns += 1
+        return session if session is not None and session.num_turns <= MAX_TURNS else None
+
+    async def _open(self) -> _Session | None:
+        try:
+            return _Session(await self._transport.open_session())
+        except Overloaded as error:
+            logger.info("a program has no session: %s", error)
+            return None
+
+    async def _turn(self, session: _Session, known: Known, tokens: list[int]) -> tuple[list[int], Native]:
+        """What of a prompt is to be sent, and how it goes on from an earlier request."""
+        if known.turn is None:
+            # What was cached before the session began stays when it ends.
+            await self._transport.generate(tokens, {"max_new_tokens": 0})
+            return tokens, {"id": session.id}
+        rid, kept = known.turn
+        return tokens[kept:], {"id": session.id, "rid": rid, "offset": kept}
+
+    async def _answer(self, known: Known, native: Native, stop: re.Pattern[str] | None, *, in_session: bool) -> Answer:
         text, ids, meta = native["text"], native["output_ids"], dict(native["meta_info"])
         found = stop.search(text) if stop is not None else None
         if found is not None:
             text = text[: found.start()]
             meta["finish_reason"] = {"type": "stop", "matched": found[0]}
         kept, rest = await self._kept(text, ids, meta)
-        return Answer(text, ids, meta, Known(known, kept, known.length + len(kept), rest, meta.get("id")))
+        length = known.length + len(kept)
+        return Answer(text, ids, meta, Known(known, kept, length, rest, (meta["id"], length) if in_session and length else None))
 
     async def _kept(self, text: str, ids: list[int], meta: Native) -> tuple[list[int], str]:
         """The leading tokens whose text is part of the answer's, and what they leave of it."""
@@ -133,10 +173,10 @@ class TokenBackend:
             rows = [prompt + row for row in rows]
         seam = min(_common(prompt, row) for row in rows)
         seam = max(1, min(seam, *(len(row) - 1 for row in rows)))
-        scored = [self._logprobs(row, seam, program) for row in rows]
+        scored = [self._logprobs(row, seam) for row in rows]
         if unconditional:
             start = await self._transport.start_token()
-            scored += [self._logprobs([start, *row[seam:]], 1, program) for row in rows]
+            scored += [self._logprobs([start, *row[seam:]], 1) for row in rows]
         logprobs = await asyncio.gather(*scored)
         alone = logprobs[len(rows) :] or [()] * len(rows)
         return [
@@ -144,11 +184,10 @@ class TokenBackend:
             for choice, row, given, free in zip(choices, rows, logprobs, alone, strict=False)
         ]
 
-    async def _logprobs(self, tokens: list[int], start: int, program: Program) -> Sequence[float]:
+    async def _logprobs(self, tokens: list[int], start: int) -> Sequence[float]:
         (native,) = await self._transport.generate(
-            tokens, {"max_new_tokens": 0, "temperature": 0.0}, program=program, parent=None, on_answer=None,
-            return_logprob=True, logprob_start_len=start,
-        )  # fmt: skip
+            tokens, {"max_new_tokens": 0, "temperature": 0.0}, return_logprob=True, logprob_start_len=start
+        )
         return [logprob for logprob, *_ in native["meta_info"]["input_token_logprobs"]]
 
     async def pin(self, before: Piece | None, others: Sequence[Piece | None]) -> Any:
@@ -166,7 +205,8 @@ class TokenBackend:
         await self._transport.unpin(pin)
 
     async def end(self, program: Program) -> None:
-        await self._transport.end(program)
+        if program.state is not None and (session := await program.state) is not None:
+            await self._transport.close_session(session.id)
 
     async def prompt_tokens(self, before: Piece | None) -> list[tuple[int, str]]:
         """Return the tokens behind which a piece was written, with the text of each."""
@@ -206,12 +246,12 @@ class TokenBackend:
             if piece.shared and (end := _stable(text)):
                 base = await self._encoded(base, text[:end])
                 text = text[end:]
-                piece.state = Known(base.before, base.ids, base.length, text, base.rid)
+                piece.state = Known(base.before, base.ids, base.length, text, base.turn)
         return base, text
 
     async def _encoded(self, base: Known, text: str) -> Known:
         ids = await self._transport.encode(text, add_special_tokens=base.length == 0)
-        return Known(base, ids, base.length + len(ids), rid=base.rid)
+        return Known(base, ids, base.length + len(ids), turn=base.turn)
 
     async def _chat(self, last: Piece, more: str) -> Known:
         messages = messages_of(last)
@@ -229,8 +269,8 @@ class TokenBackend:
         written = at.state.tokens()
         seam = await self._seam(written, ids)
         if seam is None:
-            return Known(None, ids, len(ids), rid=None)
-        return Known(at.state, ids[seam:], at.state.length + len(ids) - seam, rid=at.state.rid)
+            return Known(None, ids, len(ids))
+        return Known(at.state, ids[seam:], at.state.length + len(ids) - seam, turn=at.state.turn)
 
     async def _seam(self, written: list[int], ids: list[int]) -> int | None:
         """Where in ``ids`` the text of ``written`` ends; None where that is inside a token or the texts differ."""
