@@ -33,7 +33,7 @@ class Batch:
     input_ids [T] int64: known tokens, 0 where the token is still on the device.
     positions [T] int64: position of each token in its sequence.
     slots [T] int64: KV slot each token's K/V is stored in.
-    page_table [B, L] int64: KV slot of every position below starts + counts of each row, L the longest; a snapshot.
+    page_table [B, L] int32: KV slot of every position below starts + counts of each row, L the longest; a snapshot.
     starts, counts [B]: row b computes positions starts[b] .. starts[b] + counts[b] - 1; host arrays.
     device_index [D], device_rows [D]: input_ids[device_index] are the last sampled tokens of these state rows.
     sample_index [S] int64: places in the flattened tokens whose logits are sampled, by row and then position.

@@ -54,9 +54,11 @@ class ModelConfig:
     )
     context_length: int | None = option(None, "longest prompt + output; default: the model's", metavar="TOKENS")
     device: str = option("auto", "where the model runs", choices=("auto", "cpu", "cuda"))
-    attention_backend: str = option("auto", "attention implementation", choices=("auto", "torch_sdpa"))
     tool_call_parser: str = option("auto", "how the model writes tool calls: hermes, llama3, ..., or none; default: by its template")
     reasoning_parser: str = option("auto", "how the model writes reasoning: qwen3, deepseek-r1, ..., or none; default: by its template")
+    attention_backend: str = option(
+        "auto", "attention implementation; default: native on a CPU where it was built", choices=("auto", "native", "torch_sdpa")
+    )
     random_seed: int | None = option(None, "seed for requests that bring none; default: random")
 
 
@@ -66,7 +68,9 @@ class CacheConfig:
 
     max_total_tokens: int | None = option(None, "size of the KV pool; default: by memory", metavar="TOKENS")
     mem_fraction_static: float | None = option(None, "share of the memory left after loading that the KV pool may take")
-    kv_cache_dtype: str = option("auto", "type of stored K/V", choices=("auto", "float32", "bfloat16", "float16"))
+    kv_cache_dtype: str = option(
+        "auto", "type of stored K/V; default: that of the model, bfloat16 on compiled kernels", choices=("auto", "float32", "bfloat16", "float16", "int8")
+    )
     disable_radix_cache: bool = option(False, "share no prefixes")
     radix_eviction_policy: str = option(
         "lru", f"what leaves a full cache first: {', '.join(EVICTION_POLICIES)}, or a class of yours as package.module:Policy"
@@ -263,11 +267,11 @@ def resolve(config: EngineConfig, hardware: Hardware) -> EngineConfig:
         chunk = 512 if device == "cpu" else 8192
     model = replace(
         model, device=device, dtype=dtype, quantization=quantization,
-        attention_backend="torch_sdpa" if model.attention_backend == "auto" else model.attention_backend,
+        attention_backend=_attention_backend(model.attention_backend, device, native=hardware.native),
     )
     cache = replace(
         cache,
-        kv_cache_dtype=dtype if cache.kv_cache_dtype == "auto" else cache.kv_cache_dtype,
+        kv_cache_dtype=_kv_cache_dtype(cache.kv_cache_dtype, model),
         mem_fraction_static=0.5 if cache.mem_fraction_static is None else cache.mem_fraction_static,
     )
     order = schedule.schedule_policy
@@ -281,6 +285,23 @@ def resolve(config: EngineConfig, hardware: Hardware) -> EngineConfig:
     resolved = EngineConfig(model=model, cache=cache, schedule=schedule, grammar=config.grammar)
     _check(resolved)
     return resolved
+
+
+def _attention_backend(asked: str, device: str, *, native: bool) -> str:
+    if asked == "auto":
+        return "native" if device == "cpu" and native else "torch_sdpa"
+    if asked == "native" and device != "cpu":
+        raise ConfigError(f"--attention-backend native computes on a CPU, and the device is {device}")
+    if asked == "native" and not native:
+        raise ConfigError("--attention-backend native: the compiled kernels were not built, or RADIXRT_NO_NATIVE is set")
+    return asked
+
+
+def _kv_cache_dtype(asked: str, model: ModelConfig) -> str:
+    if asked != "auto":
+        return asked
+    # Products of quantised operands are off by more than what bfloat16 rounds away.  The toy model stores token ids as K.
+    return "bfloat16" if model.quantization != "none" and model.model_path != "toy" else model.dtype
 
 
 def _check(config: EngineConfig) -> None:

@@ -51,6 +51,20 @@ class Decoder:
     def final_norm(self, x: Tensor) -> None: ...
     def logits(self, hidden: Tensor, out: Tensor) -> None: ...
 
+class KVStorage:
+    def __init__(self, k: list[Any], v: list[Any], k_scale: list[Any], v_scale: list[Any]) -> None: ...
+    def store(self, layer: int, slots: Any, k: Any, v: Any) -> None: ...
+
+class AttentionPlan:
+    def __init__(
+        self, page_table: Any, starts: Any, counts: Any, num_heads: int, num_kv_heads: int, head_dim: int, num_slots: int,
+        window: int = 0, num_threads: int = 0,
+    ) -> None: ...
+
+def paged_attention(
+    plan: AttentionPlan, storage: KVStorage, layer: int, q: Any, out: Any, scale: float, in_pairs: bool = False
+) -> None: ...
+
 class Match(NamedTuple):
     node: int
     slots: array[int]

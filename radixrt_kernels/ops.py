@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    import numpy as np
     from torch import Tensor
 
-    from radixrt_kernels._native import Decoder, PackedMatrix, RadixTree
+    from radixrt_kernels._native import AttentionPlan, Decoder, KVStorage, PackedMatrix, RadixTree
 
 NATIVE = os.environ.get("RADIXRT_NO_NATIVE", "0") in ("", "0") and importlib.util.find_spec("radixrt_kernels._native") is not None
 
@@ -24,8 +26,24 @@ else:
     from radixrt_kernels.reference import ByteAutomaton, TokenTrie, common_prefix_length
 
 __all__ = [
-    "NATIVE", "ByteAutomaton", "TokenTrie", "common_prefix_length", "decoder", "kernel_facts", "native_radix_tree", "packed_matrix",
-]  # fmt: skip
+    "NATIVE",
+    "ByteAutomaton",
+    "TokenTrie",
+    "attention_plan",
+    "common_prefix_length",
+    "decoder",
+    "kernel_facts",
+    "kv_storage",
+    "native_radix_tree",
+    "packed_matrix",
+    "paged_attention",
+]
+
+
+class Storage(Protocol):
+    """Writes new K/V into a pool; the definition is ``reference_attention.KVStorage``."""
+
+    def store(self, layer: int, slots: Tensor, k: Tensor, v: Tensor) -> None: ...
 
 
 def native_radix_tree(policy: str, **options: int) -> RadixTree:
@@ -73,3 +91,45 @@ def kernel_facts() -> dict[str, Any]:
         "threads": _native.num_threads(),
         "rejected_paths": _native.rejected_paths(),
     }
+
+
+def kv_storage(k: Sequence[Tensor], v: Sequence[Tensor], k_scale: Sequence[Tensor], v_scale: Sequence[Tensor]) -> Storage:
+    """Return what writes into these tensors, see ``reference_attention.KVStorage``; compiled for those of a CPU."""
+    if NATIVE and k[0].device.type == "cpu":
+        from radixrt_kernels import _native
+
+        return _native.KVStorage(list(k), list(v), list(k_scale), list(v_scale))
+    from radixrt_kernels import reference_attention
+
+    return reference_attention.KVStorage(k, v, k_scale, v_scale)
+
+
+def attention_plan(
+    page_table: Tensor,
+    starts: np.ndarray,
+    counts: np.ndarray,
+    num_heads: int,
+    num_kv_heads: int,
+    head_dim: int,
+    num_slots: int,
+    window: int = 0,
+    num_threads: int = 0,
+) -> AttentionPlan:
+    """Say how the attention of a step is cut into pieces of work; only where ``NATIVE``.
+
+    page_table [B, L] int32, starts and counts [B] int64, as in ``reference_attention.paged_attention``; window 0 is none.
+    Raises ValueError for rows that the page table does not hold and slots outside [0, num_slots).
+    """
+    from radixrt_kernels import _native
+
+    return _native.AttentionPlan(page_table, starts, counts, num_heads, num_kv_heads, head_dim, num_slots, window, num_threads)
+
+
+def paged_attention(plan: AttentionPlan, storage: KVStorage, layer: int, q: Tensor, out: Tensor, scale: float, **options: Any) -> None:
+    """Attend from q [T, num_heads, head_dim] float32 to a layer of the pool, into out; only where ``NATIVE``.
+
+    Its definition is ``reference_attention.paged_attention``.  Raises ValueError for shapes that do not fit the plan.
+    """
+    from radixrt_kernels import _native
+
+    _native.paged_attention(plan, storage, layer, q, out, scale, **options)

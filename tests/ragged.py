@@ -21,7 +21,7 @@ def ragged_batch(ids: Sequence[Sequence[int]], starts: Sequence[int], tables: Se
     """Row b computes ``ids[b]`` from position ``starts[b]``; ``tables[b]`` are the slots of its positions."""
     counts = [len(row) for row in ids]
     ends = [start + count for start, count in zip(starts, counts, strict=True)]
-    page_table = torch.full((len(ids), max(ends)), -1)
+    page_table = torch.full((len(ids), max(ends)), -1, dtype=torch.int32)
     for row, (table, end) in enumerate(zip(tables, ends, strict=True)):
         page_table[row, :end] = table[:end]
     return Batch(

@@ -9,6 +9,7 @@ from radixrt.config import nearest
 from radixrt.errors import ConfigError
 
 BACKENDS = {
+    "native": ("radixrt.attention.native", "NativeAttention"),
     "torch_sdpa": ("radixrt.attention.torch_sdpa", "TorchSdpa"),
 }
 

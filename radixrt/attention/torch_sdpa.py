@@ -85,16 +85,15 @@ class TorchSdpa:
         self, plan: SdpaPlan, pool: KVPool, layer: int, q: Tensor, *, scale: float, sliding_window: int | None = None
     ) -> Tensor:
         """See AttentionBackend.forward."""
-        keys, values = pool.k[layer], pool.v[layer]
-        num_heads, (num_kv_heads, head_dim) = q.shape[1], keys.shape[1:]
+        num_heads, (num_kv_heads, head_dim) = q.shape[1], pool.k[layer].shape[1:]
         group = num_heads // num_kv_heads
         out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
         pieces = plan.pieces(sliding_window, q.dtype)
         for decode in pieces.decodes:
             # The query heads of a K/V head take the place of query positions: they see the same keys.
             k, v = (
-                stored.index_select(0, decode.slots).to(q.dtype).view(decode.rows, -1, num_kv_heads, head_dim).transpose(1, 2)
-                for stored in (keys, values)
+                part.view(decode.rows, -1, num_kv_heads, head_dim).transpose(1, 2)
+                for part in pool.read(layer, decode.slots, q.dtype)
             )
             queries = q if decode.tokens is None else q[decode.tokens]
             attended = F.scaled_dot_product_attention(
@@ -105,8 +104,8 @@ class TorchSdpa:
             out[decode.tokens] = attended
         for row in pieces.extends:
             k, v = (
-                stored.index_select(0, row.slots).to(q.dtype).transpose(0, 1)[:, None].expand(-1, group, -1, -1)
-                for stored in (keys, values)
+                part.transpose(0, 1)[:, None].expand(-1, group, -1, -1)
+                for part in pool.read(layer, row.slots, q.dtype)
             )
             queries = q[row.begin : row.end].view(-1, num_kv_heads, group, head_dim).permute(1, 2, 0, 3)
             attended = F.scaled_dot_product_attention(

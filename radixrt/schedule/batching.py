@@ -44,7 +44,7 @@ def build_batch(step: ScheduledStep, pages: PageTable, device: torch.device) -> 
             device_index.append(offset + len(known))
             device_rows.append(row.row)
     positions = np.arange(offsets[-1]) - np.repeat(offsets[:-1] - starts, counts)
-    pages_used = pages.rows[[row.row for row in rows], : int((starts + counts).max())].astype(np.int64)
+    pages_used = pages.rows[[row.row for row in rows], : int((starts + counts).max())]
     samples = np.array([row.num_samples for row in rows], dtype=np.int64)
     last = np.cumsum(samples) - 1
     sampled = np.flatnonzero(samples)
@@ -59,7 +59,7 @@ def build_batch(step: ScheduledStep, pages: PageTable, device: torch.device) -> 
         input_ids=to_device(ids),
         positions=to_device(positions),
         slots=to_device(pages_used[np.repeat(np.arange(len(rows)), counts), positions]),
-        page_table=to_device(pages_used),
+        page_table=torch.from_numpy(pages_used).to(device, non_blocking=True),
         starts=starts,
         counts=counts,
         device_index=to_device(device_index),

@@ -12,9 +12,11 @@ from radixrt.attention.base import ForwardContext
 from radixrt.attention.torch_sdpa import SdpaPlan
 from radixrt.cache.kv_pool import KVPool
 from radixrt.errors import ConfigError
+from radixrt_kernels.ops import NATIVE
 
 NUM_SLOTS = 600
 SCALE = 0.3
+USABLE = [name for name in BACKENDS if name != "native" or NATIVE]
 STEPS = {
     "one token": ([0], [1]),
     "decode": ([7], [1]),
@@ -35,13 +37,13 @@ def definition(q: Tensor, pool: KVPool, tables: list[Tensor], starts: list[int],
         for position in range(start, start + count):
             first = 0 if window is None else max(0, position - window + 1)
             seen = table[first : position + 1]
-            k, v = (stored[0][seen].double().repeat_interleave(group, dim=1) for stored in (pool.k, pool.v))
+            k, v = (part.repeat_interleave(group, dim=1) for part in pool.read(0, seen, torch.float64))
             weights = (torch.einsum("hd,lhd->hl", q[len(rows)].double(), k) * SCALE).softmax(-1)
             rows.append(torch.einsum("hl,lhd->hd", weights, v))
     return torch.stack(rows)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", USABLE)
 @pytest.mark.parametrize("window", [None, 1, 4, 1000])
 @pytest.mark.parametrize("heads", HEADS)
 @pytest.mark.parametrize("step", STEPS)
@@ -67,14 +69,29 @@ def test_attention_equals_its_definition(step: str, heads: str, window: int | No
     torch.testing.assert_close(attended.double(), expected, atol=1e-5, rtol=1e-5)
 
 
-def test_stored_type_may_be_narrower_than_the_model() -> None:
-    pool = KVPool(num_layers=1, num_slots=8, num_kv_heads=1, head_dim=4, dtype=torch.bfloat16, device="cpu")
+@pytest.mark.parametrize("backend", USABLE)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.int8])
+def test_stored_type_may_be_narrower_than_the_model(dtype: torch.dtype, backend: str) -> None:
+    pool = KVPool(num_layers=1, num_slots=8, num_kv_heads=1, head_dim=4, dtype=dtype, device="cpu")
     batch = ragged_batch([[0, 0, 0], [0]], [0, 0], [torch.arange(3), torch.tensor([5])])
     q, k, v = (torch.randn(4, 1, 4) for _ in range(3))
-    attended = ForwardContext.of(batch, pool, select_backend("torch_sdpa")).attend(0, q, k, v, scale=SCALE)
+    attended = ForwardContext.of(batch, pool, select_backend(backend)).attend(0, q, k, v, scale=SCALE)
     assert attended.dtype == torch.float32
     expected = definition(q, pool, [torch.arange(3), torch.tensor([5])], [0, 0], [3, 1], None)
-    torch.testing.assert_close(attended.double(), expected, atol=1e-5, rtol=1e-5)
+    off = 1e-5 if dtype == torch.float16 or backend == "torch_sdpa" else 0.02  # bf16 and int8 may be multiplied as bf16
+    torch.testing.assert_close(attended.double(), expected, atol=off, rtol=off)
+
+
+@pytest.mark.parametrize("backend", USABLE)
+def test_models_may_compute_in_a_narrower_type(backend: str) -> None:
+    pool = KVPool(num_layers=1, num_slots=8, num_kv_heads=1, head_dim=4, dtype=torch.bfloat16, device="cpu")
+    batch = ragged_batch([[0, 0, 0]], [0], [torch.arange(3)])
+    q, k, v = (torch.randn(3, 2, 4).bfloat16(), *(torch.randn(3, 1, 4).bfloat16() for _ in range(2)))
+    attended = ForwardContext.of(batch, pool, select_backend(backend)).attend(0, q, k, v, scale=SCALE)
+    assert attended.dtype == torch.bfloat16
+    torch.testing.assert_close(
+        attended.double(), definition(q, pool, [torch.arange(3)], [0], [3], None), atol=0.02, rtol=0.02
+    )  # fmt: skip
 
 
 def test_decodes_are_padded_together_only_when_their_lengths_are_similar() -> None:

@@ -12,6 +12,7 @@ from radixrt.errors import ConfigError
 
 CPU = Hardware(num_cpus=2)
 GPU = Hardware(cuda=True, cuda_bf16=True, num_cpus=16, memory_bytes=80 << 30)
+BUILT = Hardware(native=True)
 OLD_GPU = Hardware(cuda=True, cuda_bf16=False)
 
 
@@ -25,6 +26,11 @@ def flat(config: EngineConfig) -> dict[str, Any]:
         ({}, CPU, {"device": "cpu", "dtype": "float32", "kv_cache_dtype": "float32", "attention_backend": "torch_sdpa"}),
         ({}, CPU, {"chunked_prefill_size": 512, "max_running_requests": 64, "mem_fraction_static": 0.5}),
         ({}, CPU, {"context_length": None, "max_total_tokens": None}),
+        ({}, BUILT, {"attention_backend": "native", "kv_cache_dtype": "bfloat16"}),
+        ({"dtype": "float32"}, BUILT, {"attention_backend": "native", "kv_cache_dtype": "float32"}),
+        ({"model_path": "toy"}, BUILT, {"kv_cache_dtype": "float32"}),
+        ({"attention_backend": "torch_sdpa"}, BUILT, {"attention_backend": "torch_sdpa"}),
+        ({"kv_cache_dtype": "int8"}, BUILT, {"dtype": "float32", "kv_cache_dtype": "int8"}),
         ({}, GPU, {"device": "cuda", "dtype": "bfloat16", "kv_cache_dtype": "bfloat16"}),
         ({}, GPU, {"chunked_prefill_size": 8192, "max_running_requests": 256}),
         ({}, OLD_GPU, {"device": "cuda", "dtype": "float16", "kv_cache_dtype": "float16"}),
@@ -64,6 +70,7 @@ def test_resolve_turns_auto_into_values(options: dict[str, Any], hardware: Hardw
         ({"schedule_policy": "lmp"}, "'lpm'"),
         ({"radix_eviction_policy": "random"}, "--radix-eviction-policy"),
         ({"attention_backend": "torch_spda"}, "'torch_sdpa'"),
+        ({"attention_backend": "native"}, "not built"),
         ({"context_length": 0}, "--context-length"),
         ({"max_total_tokens": 0}, "--max-total-tokens"),
         ({"max_total_tokens": -5}, "--max-total-tokens"),

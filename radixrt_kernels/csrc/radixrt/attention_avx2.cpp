@@ -1,0 +1,11 @@
+#if defined(__x86_64__)
+#include "radixrt/attention_simd_avx2.h"
+//
+#include "radixrt/attention_kernel.h"
+
+namespace radixrt {
+
+const AttentionPaths attention_avx2 = {{attend<float, false>, attend<Bf16, false>, attend<F16, false>, attend<std::int8_t, false>}};
+
+}  // namespace radixrt
+#endif

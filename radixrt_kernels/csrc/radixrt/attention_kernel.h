@@ -1,0 +1,250 @@
+// One piece of attention work, for one instruction set: see attention_block.h.
+#pragma once
+
+#include "radixrt/attention_block.h"
+
+namespace radixrt {
+namespace {
+
+// Query rows are the tokens of the members in order, and for each the heads that share a K/V head.
+template <class Element, bool Pairs>
+struct Worker {
+    const WorkArgs &args;
+    const AttentionArgs &attention;
+    const AttentionShape &shape;
+    const WorkList &list;
+    const Work &work;
+    const int group;
+    const int padded;
+    const int words;  // of a query
+    const int query_stride;
+    int rows = 0;
+    float *queries, *sums, *total_sums, *scores, *keys, *values, *key_scales, *value_scales;
+    RowState *states, *totals;
+    std::int64_t *positions;
+    const Element **key_rows, **value_rows;
+
+    explicit Worker(const WorkArgs &given)
+        : args(given), attention(*given.attention), shape(attention.plan->shape()), list(*given.list), work(*given.work),
+          group(shape.num_heads / shape.num_kv_heads), padded(list.padded_dim), words(Pairs ? (shape.head_dim + 1) / 2 : shape.head_dim),
+          query_stride(padded) {
+        for (int i = work.member_begin; i < work.member_end; ++i) rows += list.members[list.order[i]].count * group;
+        const std::int64_t heads = work.head_end - work.head_begin;
+        float *at = given.scratch;
+        const auto take = [&at](std::int64_t floats) {
+            float *taken = at;
+            at += (floats + 15) / 16 * 16;
+            return taken;
+        };
+        queries = take(heads * rows * padded);
+        sums = take(heads * rows * padded);
+        total_sums = take(heads * rows * padded);
+        scores = take(std::int64_t{rows} * kBlockKeys);
+        keys = take(std::int64_t{padded} * kBlockKeys);
+        values = take(std::int64_t{padded} * kBlockKeys);
+        key_scales = take(kBlockKeys);
+        value_scales = take(kBlockKeys);
+        states = reinterpret_cast<RowState *>(take(heads * rows * 2));
+        totals = reinterpret_cast<RowState *>(take(heads * rows * 2));
+        positions = reinterpret_cast<std::int64_t *>(take(std::int64_t{rows} * 2));
+        key_rows = reinterpret_cast<const Element **>(take(kBlockKeys * 2));
+        value_rows = reinterpret_cast<const Element **>(take(kBlockKeys * 2));
+    }
+
+    const Member &member(int i) const { return list.members[list.order[i]]; }
+
+    void run() {
+        load_queries();
+        const bool whole = work.chunk_end - work.chunk_begin > 1;
+        for (int chunk = work.chunk_begin; chunk < work.chunk_end; ++chunk) {
+            begin_chunk();
+            run_chunk(chunk);
+            if (whole) fold_chunk(chunk == work.chunk_begin);
+        }
+        for (int head = work.head_begin; head < work.head_end; ++head) put_results(head, whole);
+    }
+
+    void load_queries() {
+        const float scale = attention.scale * 1.4426950408889634f;
+        int row = 0;
+        for (int i = work.member_begin; i < work.member_end; ++i) {
+            const Member &m = member(i);
+            for (int t = 0; t < m.count; ++t)
+                for (int h = 0; h < group; ++h, ++row) {
+                    positions[row] = m.position + t;
+                    for (int head = work.head_begin; head < work.head_end; ++head)
+                        load_query(attention.q + (m.token + t) * attention.q_stride + std::int64_t{head * group + h} * shape.head_dim, scale,
+                                   queries + (std::int64_t{head - work.head_begin} * rows + row) * query_stride);
+                }
+        }
+    }
+
+    void load_query(const float *from, float scale, float *to) const {
+        float scaled[kMaxHeadDim + 2 * kLanes];
+        float *out = Pairs ? scaled : to;
+        int d = 0;
+        for (; d + kLanes <= shape.head_dim; d += kLanes) Simd::store(out + d, Simd::mul(Simd::load(from + d), Simd::set1(scale)));
+        for (; d < shape.head_dim; ++d) out[d] = from[d] * scale;
+        if constexpr (Pairs) {
+            scaled[d] = 0.0f;
+            round_words(scaled, words, to);
+        }
+    }
+
+    // Round 2 x count floats to words, which may take their place.
+    static void round_words(const float *from, int count, float *to) {
+        if constexpr (Pairs) {
+            int i = 0;
+            for (; i + kLanes <= count; i += kLanes) Simd::store(to + i, Simd::round_pairs(from + 2 * i));
+            for (; i < count; ++i) to[i] = float_of(bf16_of(from[2 * i]) | std::uint32_t{bf16_of(from[2 * i + 1])} << 16);
+        }
+    }
+
+    void begin_chunk() {
+        const std::int64_t all = std::int64_t{work.head_end - work.head_begin} * rows;
+        for (std::int64_t i = 0; i < all; ++i) states[i] = {kMinusInfinity, 0.0f};
+        std::memset(sums, 0, sizeof(float) * all * padded);
+    }
+
+    void run_chunk(int chunk) {
+        std::int64_t begin = std::int64_t{chunk} * kChunkKeys, end = begin + kChunkKeys, first = positions[0], last = 0;
+        for (int row = 0; row < rows; ++row) {
+            first = first < positions[row] ? first : positions[row];
+            last = last > positions[row] ? last : positions[row];
+        }
+        end = end < last + 1 ? end : last + 1;
+        if (shape.window > 0 && first - shape.window + 1 > begin) begin = (first - shape.window + 1) / kBlockKeys * kBlockKeys;
+        const std::int32_t *slots = attention.plan->rows().page_table + member(work.member_begin).row * attention.plan->rows().page_stride;
+        for (std::int64_t block = begin; block < end; block += kBlockKeys) {
+            const int count = static_cast<int>(end - block < kBlockKeys ? end - block : kBlockKeys);
+            const int coming = static_cast<int>(end - block - kBlockKeys < kBlockKeys ? end - block - kBlockKeys : kBlockKeys);
+            for (int head = work.head_begin; head < work.head_end; ++head) run_block(slots + block, block, count, coming, head);
+        }
+    }
+
+    // Leave out rows at both ends that see no key of a block.
+    void seeing(std::int64_t block, int count, int &begin, int &end) const {
+        begin = 0;
+        end = rows;
+        while (begin < rows && positions[begin] < block) ++begin;
+        if (shape.window > 0)
+            while (end > begin && positions[end - 1] - shape.window + 1 >= block + count) --end;
+    }
+
+    void run_block(const std::int32_t *slots, std::int64_t block, int count, int coming, int head) {
+        int begin, end;
+        seeing(block, count, begin, end);
+        if (begin >= end) return;
+        gather(slots, count, coming, head);
+        pack_keys<Element, Pairs>(key_rows, count, shape.head_dim, keys);
+        pack_values<Element, Pairs>(value_rows, count, shape.head_dim, padded, values);
+        const int width = (count + kSumLanes - 1) / kSumLanes * kSumLanes;
+        const std::int64_t offset = std::int64_t{head - work.head_begin} * rows;
+        const bool scaled = sizeof(Element) == 1;
+        product_any<Pairs>(end - begin, queries + (offset + begin) * query_stride, query_stride, keys, kBlockKeys,
+                           scores + begin * kBlockKeys, kBlockKeys, words, width / kLanes, false);
+        for (int row = begin; row < end; ++row) {
+            float *at = scores + row * kBlockKeys;
+            int seen_end = count, seen_begin = 0;
+            if (positions[row] + 1 - block < count) seen_end = static_cast<int>(positions[row] + 1 - block);
+            if (shape.window > 0 && positions[row] - shape.window + 1 > block)
+                seen_begin = static_cast<int>(positions[row] - shape.window + 1 - block);
+            if (seen_begin >= seen_end) {
+                std::memset(at, 0, sizeof(float) * kBlockKeys);
+                continue;
+            }
+            softmax(at, width, seen_begin, seen_end, scaled ? key_scales : nullptr, scaled ? value_scales : nullptr, states[offset + row],
+                    sums + (offset + row) * padded, padded);
+            if constexpr (Pairs) round_words(at, width / 2, at);
+        }
+        product_any<Pairs>(end - begin, scores + begin * kBlockKeys, kBlockKeys, values, padded, sums + (offset + begin) * padded, padded,
+                           Pairs ? (count + 1) / 2 : count, padded / kLanes, true);
+    }
+
+    // Find the rows of K and V in the slots of a block, and ask for those of the next.
+    void gather(const std::int32_t *slots, int count, int coming, int head) {
+        const auto *k = static_cast<const Element *>(attention.layer.k), *v = static_cast<const Element *>(attention.layer.v);
+        const auto place = [&](int i) { return (std::int64_t{slots[i]} * shape.num_kv_heads + head) * shape.head_dim; };
+        for (int i = 0; i < count; ++i) {
+            key_rows[i] = k + place(i);
+            value_rows[i] = v + place(i);
+        }
+        const int bytes = static_cast<int>(sizeof(Element)) * shape.head_dim;
+        for (int i = kBlockKeys; i < kBlockKeys + coming; ++i) {
+            const auto *next_k = reinterpret_cast<const char *>(k + place(i)), *next_v = reinterpret_cast<const char *>(v + place(i));
+            for (int byte = 0; byte < bytes; byte += 64) {
+                __builtin_prefetch(next_k + byte);
+                __builtin_prefetch(next_v + byte);
+            }
+        }
+        if constexpr (sizeof(Element) == 1) {
+            for (int i = 0; i < kBlockKeys; ++i) {
+                const std::int64_t at = i < count ? std::int64_t{slots[i]} * shape.num_kv_heads + head : 0;
+                key_scales[i] = i < count ? attention.layer.k_scale[at] : 0.0f;
+                value_scales[i] = i < count ? attention.layer.v_scale[at] : 0.0f;
+            }
+        }
+    }
+
+    void fold_chunk(bool first) {
+        const std::int64_t all = std::int64_t{work.head_end - work.head_begin} * rows;
+        for (std::int64_t i = 0; i < all; ++i) {
+            if (first) totals[i] = {kMinusInfinity, 0.0f};
+            fold(totals[i], total_sums + i * padded, states[i], sums + i * padded, padded);
+        }
+    }
+
+    void put_results(int head, bool whole) {
+        std::int64_t at = std::int64_t{head - work.head_begin} * rows;
+        for (int i = work.member_begin; i < work.member_end; ++i) {
+            const Member &m = member(i);
+            for (int t = 0; t < m.count; ++t)
+                for (int h = 0; h < group; ++h, ++at) {
+                    if (m.partials < 0)
+                        finish(whole ? totals[at] : states[at], (whole ? total_sums : sums) + at * padded,
+                               out_of(m, t, head * group + h), shape.head_dim);
+                    else
+                        put_partial(partial_of(m, work.chunk_begin, t, head * group + h), states[at], sums + at * padded);
+                }
+            if (m.partials >= 0) complete(list.order[i], m, head);
+        }
+    }
+
+    float *out_of(const Member &m, int t, int head) const {
+        return attention.out + (m.token + t) * attention.out_stride + std::int64_t{head} * shape.head_dim;
+    }
+
+    float *partial_of(const Member &m, int chunk, int t, int head) const {
+        const std::int64_t place = (std::int64_t{chunk - m.first_chunk} * m.count + t) * shape.num_heads + head;
+        return args.list->partials.get() + m.partials + place * list.partial_size();
+    }
+
+    void put_partial(float *partial, const RowState &state, const float *row_sums) const {
+        std::memcpy(partial, row_sums, sizeof(float) * padded);
+        std::memcpy(partial + padded, &state, sizeof state);
+    }
+
+    // Who brings the last chunk folds all of them, in order.
+    void complete(int index, const Member &m, int head) {
+        if (list.missing[index * shape.num_kv_heads + head].fetch_sub(1, std::memory_order_acq_rel) > 1) return;
+        for (int t = 0; t < m.count; ++t)
+            for (int h = head * group; h < (head + 1) * group; ++h) {
+                RowState total{kMinusInfinity, 0.0f};
+                for (int chunk = m.first_chunk; chunk <= m.last_chunk; ++chunk) {
+                    const float *partial = partial_of(m, chunk, t, h);
+                    RowState state;
+                    std::memcpy(&state, partial + padded, sizeof state);
+                    fold(total, total_sums, state, partial, padded);
+                }
+                finish(total, total_sums, out_of(m, t, h), shape.head_dim);
+            }
+    }
+};
+
+template <class Element, bool Pairs>
+void attend(const WorkArgs &args) {
+    Worker<Element, Pairs>(args).run();
+}
+
+}  // namespace
+}  // namespace radixrt

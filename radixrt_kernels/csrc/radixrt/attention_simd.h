@@ -1,0 +1,58 @@
+// The elements of K/V and the arithmetic that every instruction set shares.  Everything here and in the files for one set lies in an
+// unnamed namespace: each set's translation unit must keep the code compiled for it to itself.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+namespace radixrt {
+namespace {
+
+struct Bf16 {
+    std::uint16_t bits;
+};
+struct F16 {
+    std::uint16_t bits;
+};
+
+inline float float_of(std::uint32_t bits) {
+    float value;
+    std::memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+inline std::uint32_t bits_of(float value) {
+    std::uint32_t bits;
+    std::memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+inline float to_float(float value) { return value; }
+inline float to_float(std::int8_t value) { return value; }
+inline float to_float(Bf16 value) { return float_of(std::uint32_t{value.bits} << 16); }
+
+inline float to_float(F16 value) {
+    const std::uint32_t sign = std::uint32_t{value.bits} >> 15 << 31, magnitude = value.bits & 0x7FFFu;
+    // Shifted into place, the exponent is 112 too small; multiplying by 2^112 also makes subnormals right.
+    const float shifted = float_of(magnitude << 13) * 0x1p112f;
+    const std::uint32_t bits = magnitude >= 0x7C00u ? 0x7F800000u | (magnitude & 0x3FFu) << 13 : bits_of(shifted);
+    return float_of(sign | bits);
+}
+
+// To nearest, ties to even.
+inline std::uint16_t bf16_of(float value) {
+    const std::uint32_t bits = bits_of(value);
+    if ((bits & 0x7FFFFFFFu) > 0x7F800000u) return static_cast<std::uint16_t>(bits >> 16 | 0x40u);
+    return static_cast<std::uint16_t>((bits + 0x7FFFu + (bits >> 16 & 1u)) >> 16);
+}
+
+// 2^r - 1 = r * (p[0] + p[1] r + ...) for |r| <= 1/2, within 2e-7 of 2^r: fitted to the least largest relative error.
+constexpr float kExp2[] = {0.6931470036506653f, 0.24022242426872253f, 0.05550733581185341f, 0.009671512991189957f,
+                           0.001326472731307149f};
+// Adding it leaves an integer in the low bits of the sum.
+constexpr float kRound = 0x1.8p23f;
+// 2^x is 0 from here on down.
+constexpr float kExp2Least = -127.0f;
+
+}  // namespace
+}  // namespace radixrt
