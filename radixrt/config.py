@@ -69,7 +69,8 @@ class CacheConfig:
     max_total_tokens: int | None = option(None, "size of the KV pool; default: by memory", metavar="TOKENS")
     mem_fraction_static: float | None = option(None, "share of the memory left after loading that the KV pool may take")
     kv_cache_dtype: str = option(
-        "auto", "type of stored K/V; default: that of the model, bfloat16 on compiled kernels", choices=("auto", "float32", "bfloat16", "float16", "int8")
+        "auto", "type of stored K/V; default: that of the model, bfloat16 on compiled kernels",
+        choices=("auto", "float32", "bfloat16", "float16", "int8")
     )
     disable_radix_cache: bool = option(False, "share no prefixes")
     radix_eviction_policy: str = option(

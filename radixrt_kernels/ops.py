@@ -35,6 +35,7 @@ __all__ = [
     "kernel_facts",
     "kv_storage",
     "native_radix_tree",
+    "packed_heads",
     "packed_matrix",
     "paged_attention",
 ]
@@ -102,6 +103,12 @@ def kv_storage(k: Sequence[Tensor], v: Sequence[Tensor], k_scale: Sequence[Tenso
     from radixrt_kernels import reference_attention
 
     return reference_attention.KVStorage(k, v, k_scale, v_scale)
+
+
+def packed_heads(x: Tensor) -> Tensor:
+    """Return x [T, heads, head_dim] as float32 with the heads of a token behind each other, as the compiled ops read it."""
+    x = x.float()
+    return x if x.stride(2) == 1 and x.stride(1) == x.shape[2] else x.contiguous()
 
 
 def attention_plan(

@@ -56,5 +56,5 @@ class NativeAttention:
         num_slots, num_kv_heads, head_dim = pool.k[layer].shape
         out = torch.empty(q.shape, dtype=torch.float32)
         cut = plan.of(q.shape[1], num_kv_heads, head_dim, num_slots, sliding_window)
-        ops.paged_attention(cut, storage, layer, q.float(), out, scale)
+        ops.paged_attention(cut, storage, layer, ops.packed_heads(q), out, scale)
         return out.to(q.dtype)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from radixrt_kernels.ops import kv_storage
+from radixrt_kernels.ops import kv_storage, packed_heads
 
 
 class KVPool:
@@ -30,7 +30,7 @@ class KVPool:
 
     def store(self, layer: int, slots: Tensor, k: Tensor, v: Tensor) -> None:
         """Write K/V [T, num_kv_heads, head_dim] of T tokens into their slots [T] int64."""
-        self.storage.store(layer, slots, k.float(), v.float())
+        self.storage.store(layer, slots, packed_heads(k), packed_heads(v))
 
     def read(self, layer: int, slots: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Return copies of K and V [T, num_kv_heads, head_dim] of slots [T]."""
