@@ -18,7 +18,7 @@ from radixrt.errors import GrammarError
 from radixrt.grammar.closer import close_tokens, min_tokens
 from radixrt.grammar.jump_forward import draft_tokens
 from radixrt.grammar.schema import normalise
-from radixrt.grammar.vocabulary import Vocabulary
+from radixrt.grammar.vocabulary import Vocabulary, whole_characters
 from radixrt.types import GrammarOptions, GrammarSpec
 
 if TYPE_CHECKING:
@@ -227,14 +227,3 @@ def first_line(message: str) -> str:
     """The part of an engine's message that says what is wrong, without a dump of its state."""
     lines = [line.strip() for line in message.partition("<state>")[0].splitlines() if not _QUOTED_LINE.match(line)]
     return _PLACE.sub("", " ".join(filter(None, lines)))[:300]
-
-
-def whole_characters(text: bytes, limit: int) -> bytes:
-    """Return at most ``limit`` bytes of a text that starts at a character, cut where one ends."""
-    cut = text[:limit]
-    for back in range(1, min(4, len(cut)) + 1):
-        byte = cut[-back]
-        if byte & 0xC0 != 0x80:  # the last character starts here
-            length = 1 if byte < 0x80 else 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
-            return cut if length <= back else cut[:-back]
-    return cut

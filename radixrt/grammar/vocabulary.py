@@ -108,3 +108,14 @@ class Vocabulary:
     @cached_property
     def _text_bytes(self) -> tuple[bytes | None, ...]:
         return tuple(None if token in self._end_set else spelled for token, spelled in enumerate(self.token_bytes))
+
+
+def whole_characters(text: bytes, limit: int) -> bytes:
+    """Return at most ``limit`` bytes of a text that starts at a character, cut where one ends."""
+    cut = text[:limit]
+    for back in range(1, min(4, len(cut)) + 1):
+        byte = cut[-back]
+        if byte & 0xC0 != 0x80:  # the last character starts here
+            length = 1 if byte < 0x80 else 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
+            return cut if length <= back else cut[:-back]
+    return cut

@@ -21,7 +21,7 @@ from radixrt.grammar.gbnf import to_ebnf
 from radixrt.grammar.jump_forward import draft_tokens
 from radixrt.grammar.schema import normalise
 from radixrt.grammar.schema.whitelist import check_whitelist, checked_tag
-from radixrt.grammar.vocabulary import Vocabulary
+from radixrt.grammar.vocabulary import Vocabulary, whole_characters
 from radixrt.grammar.xgrammar_regex import checked_regex
 from radixrt.types import GrammarOptions, GrammarSpec
 
@@ -31,6 +31,8 @@ with warnings.catch_warnings():
 
 CHEAP_BYTES = 512
 RECENT = 4
+MAX_FORCED = 64
+MAX_FORCED_TOKENS = 64  # tokens that all start a forced text are few
 _PLACE = re.compile(r"^\[[\d:]+\] \S+: ?")  # where in the engine's own source a message comes from
 
 
@@ -57,12 +59,13 @@ class XGrammarGrammar:
 class XGrammarState:
     """A ``GrammarState`` over a matcher, which sees text tokens only: ends are kept here."""
 
-    __slots__ = ("_ended", "_matcher", "_tokens", "_vocabulary")
+    __slots__ = ("_ended", "_forced", "_matcher", "_tokens", "_vocabulary")
 
     def __init__(self, matcher: xgrammar.GrammarMatcher, vocabulary: Vocabulary) -> None:
         self._matcher = matcher
         self._vocabulary = vocabulary
         self._tokens: list[int] = []
+        self._forced = b""  # what is known to come next
         self._ended = False
 
     def accept(self, token: int) -> bool:
@@ -71,9 +74,11 @@ class XGrammarState:
         if self._vocabulary.is_end(token):
             self._ended = self.is_accepting()
             return self._ended
-        if self._vocabulary.bytes_of(token) is None or not self._matcher.accept_token(token):
+        spelled = self._vocabulary.bytes_of(token)
+        if spelled is None or not self._matcher.accept_token(token):
             return False
         self._tokens.append(token)
+        self._forced = self._forced[len(spelled) :] if self._forced.startswith(spelled) else b""
         return True
 
     def rollback(self, num_tokens: int) -> None:
@@ -83,6 +88,7 @@ class XGrammarState:
         if num_tokens:
             self._matcher.rollback(num_tokens)
             del self._tokens[-num_tokens:]
+            self._forced = b""
 
     def fill_mask(self, row: np.ndarray) -> None:
         row = row[: self._vocabulary.num_words]
@@ -110,13 +116,28 @@ class XGrammarState:
 
     def fork(self) -> XGrammarState:
         other = XGrammarState(self._matcher.fork(), self._vocabulary)
-        other._tokens, other._ended = self._tokens.copy(), self._ended
+        other._tokens, other._forced, other._ended = self._tokens.copy(), self._forced, self._ended
         return other
 
     def forced_bytes(self, limit: int) -> bytes:
-        if self._ended or self.is_accepting():
-            return b""
-        return self._matcher.find_jump_forward_string()[:limit].encode()[:limit].decode(errors="ignore").encode()
+        """The bytes are found one by one: the engine's own way does not return where they never end."""
+        if self._forced:
+            return whole_characters(self._forced, limit)
+        found = b""
+        walker = self.fork()
+        row = np.zeros(self._vocabulary.num_words, dtype=np.int32)
+        while len(found) < MAX_FORCED and not walker.is_accepting():
+            walker.fill_mask(row)
+            if int(np.bitwise_count(row.view(np.uint32)).sum()) > MAX_FORCED_TOKENS:
+                break
+            tokens = np.nonzero(np.unpackbits(row.view(np.uint8), bitorder="little"))[0].tolist()
+            firsts = {(self._vocabulary.bytes_of(token) or b"")[:1] for token in tokens}
+            first = firsts.pop() if len(firsts) == 1 else None
+            if not first or not walker.accept(self._vocabulary.token_of.get(first, -1)):
+                break
+            found += first
+        self._forced = found
+        return whole_characters(found, limit)
 
     def close(self, max_tokens: int) -> Sequence[int] | None:
         return close_tokens(self.fork(), self._vocabulary, max_tokens)

@@ -11,7 +11,8 @@ import pytest
 from grammar_walk import BYTES, accepts, allowed
 
 from radixrt.errors import GrammarError
-from radixrt.grammar.llguidance_engine import compile, whole_characters
+from radixrt.grammar.llguidance_engine import compile
+from radixrt.grammar.vocabulary import whole_characters
 from radixrt.types import GrammarOptions, GrammarSpec
 
 INVOICE = {

@@ -1,0 +1,61 @@
+"""The last check of a finished JSON answer: the schema itself is asked, not what was made of it.
+
+It finds what no grammar sees (a day that a calendar lacks, a key written twice) and what a grammar got wrong.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+from typing import Any
+
+import jsonschema_rs
+
+from radixrt.errors import GrammarError
+from radixrt.grammar.schema.document import META, dialect
+from radixrt.types import GrammarSpec
+
+MAX_SHOWN = 200
+
+
+def check(spec: GrammarSpec, text: str) -> str | None:
+    """Return what is wrong with a finished text of a JSON constraint; None when nothing is, or the constraint is another.
+
+    Formats are annotations unless the schema's dialect says otherwise, and so are not checked.
+    """
+    if spec.kind not in ("json_schema", "json_object"):
+        return None
+    try:
+        value = json.loads(text, object_pairs_hook=_members, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        return f"The answer is not valid JSON: {error}"[:MAX_SHOWN]
+    if spec.kind == "json_object":
+        return None if isinstance(value, dict) else "The answer is not a JSON object."
+    try:
+        _validator(spec.text).validate(value)
+    except jsonschema_rs.ValidationError as error:
+        place = "".join(f"/{step}" for step in error.instance_path)
+        return f"The answer does not meet the schema at {place or '/'}: {error.message}"[:MAX_SHOWN]
+    except (ValueError, GrammarError) as error:
+        return f"The answer could not be checked: {error}"[:MAX_SHOWN]
+    return None
+
+
+@lru_cache(maxsize=256)
+def _validator(text: str) -> Any:
+    """The validator of a schema; it fetches nothing.  A schema that names no dialect is read as the grammar's was."""
+    schema = json.loads(text)
+    if isinstance(schema, dict) and "$schema" not in schema:
+        schema = {"$schema": META[dialect(schema)], **schema}
+    return jsonschema_rs.validator_for(schema, offline=True, validate_formats=False)
+
+
+def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) < len(pairs):
+        raise ValueError("a key is there twice")
+    return members
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON number")
