@@ -27,7 +27,8 @@ from radixrt.engine.questions import AnyAnswer, AnyQuestion, Done, Pause, Resume
 from radixrt.engine.request_view import view_requests
 from radixrt.engine.step_loop import StepLoop
 from radixrt.errors import ConfigError, GrammarError, InvalidSampling, Overloaded, PromptTooLong, RequestError
-from radixrt.grammar.base import Grammar
+from radixrt.grammar import dormant
+from radixrt.grammar.base import Grammar, GrammarState
 from radixrt.grammar.budget import Closing
 from radixrt.grammar.compile.service import CompileService, CompileStats
 from radixrt.models import Model
@@ -222,11 +223,16 @@ class EngineCore:
             raise InvalidSampling("min_new_tokens with every token a stop token leaves nothing to generate", param="min_new_tokens")
         seed = self._random.getrandbits(63) if sampling.seed is None else sampling.seed
         max_length = min(len(request.prompt) + max_new, longest)
-        state = closing = None
+        state: GrammarState | None = None
+        closing = None
         if grammar is not None and sampling.grammar is not None:
             room = max_length - len(request.prompt)
             check_budget(grammar, sampling.grammar, room)
-            state = grammar.new_state()
+            dormancy = sampling.grammar.options.dormancy
+            if dormancy is None or self._grammars is None:
+                state = grammar.new_state()
+            else:
+                state = dormant.wrap(grammar, dormancy, self._grammars.vocabulary)
             if sampling.grammar.options.truncate == "close" and room:
                 closing = Closing(state, grammar.min_tokens)
                 closing.begin(room)

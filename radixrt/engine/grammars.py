@@ -51,6 +51,11 @@ class GrammarDesk:
     def stats(self) -> CompileStats:
         return self._service.stats
 
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """What the grammars that are there know of the tokenizer."""
+        return self._service.vocabulary
+
     def add(self, request: GenerateRequest, spec: GrammarSpec, now: float) -> None:
         """Queue a request at once if its grammar is known, else when it is.  Raises what ``queue`` does, and GrammarError."""
         specs.check(spec)

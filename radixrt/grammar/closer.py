@@ -44,6 +44,8 @@ def close_tokens(state: ClosableState, vocabulary: Vocabulary, max_tokens: int, 
 
     The answer is a function of the state alone.  The state is left as it was.
     """
+    if max_tokens <= 0:
+        return [] if state.is_accepting() else None
     path: list[int] = []
     steps = 4 * max_tokens + 64 if max_steps is None else max_steps
     ways: list[Iterator[int]] = []

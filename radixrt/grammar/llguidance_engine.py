@@ -18,7 +18,12 @@ from radixrt.errors import GrammarError
 from radixrt.grammar.closer import close_tokens, min_tokens
 from radixrt.grammar.jump_forward import draft_tokens
 from radixrt.grammar.schema import normalise
+<<<<<<< HEAD
 from radixrt.grammar.vocabulary import Vocabulary, whole_characters
+=======
+from radixrt.grammar.tool_calls import ToolCalls, ToolText
+from radixrt.grammar.vocabulary import Vocabulary
+>>>>>>> 2c907c4 (Constraints that sleep through reasoning and wake at a call; tool calls as one grammar)
 from radixrt.types import GrammarOptions, GrammarSpec
 
 if TYPE_CHECKING:
@@ -134,6 +139,8 @@ def compile(spec: GrammarSpec, vocabulary: Vocabulary) -> LLGuidanceGrammar:
             return compile_schema({"type": "object"}, spec.options, vocabulary)
         case "json_schema":
             return compile_schema(normalise(msgspec.json.decode(spec.text)), spec.options, vocabulary)
+        case "tool_calls":
+            return compile_calls(spec, vocabulary)
         case _:
             raise GrammarError(f"llguidance does not take a grammar of kind {spec.kind}.")
 
@@ -162,6 +169,32 @@ def prepare(vocabulary: Vocabulary) -> None:
 def compile_schema(schema: dict[str, Any] | bool, options: GrammarOptions, vocabulary: Vocabulary) -> LLGuidanceGrammar:
     """Compile a JSON schema as it stands; GrammarError where the engine refuses it."""
     return compile_lark(f"start: {json_part(schema, options)}", vocabulary)
+
+
+def compile_calls(spec: GrammarSpec, vocabulary: Vocabulary) -> LLGuidanceGrammar:
+    """Compile tool calls; GrammarError, naming the tool, where its schema cannot be enforced and must be.
+
+    Arguments of a tool that is not strict are any object in that case.
+    """
+    calls = ToolCalls.of(spec)
+    try:
+        return compile_lark(calls.lark([json_part(normalise(tool.schema), spec.options) for tool in calls.tools]), vocabulary)
+    except GrammarError:
+        # Some tool is to blame; which one, the engine does not say.
+        return compile_lark(calls.lark([_enforceable(tool, spec.options, vocabulary) for tool in calls.tools]), vocabulary)
+
+
+def _enforceable(tool: ToolText, options: GrammarOptions, vocabulary: Vocabulary) -> str:
+    """The part of a grammar for a tool's arguments, which compiles."""
+    try:
+        schema = normalise(tool.schema)
+        compile_schema(schema, options, vocabulary)
+    except GrammarError as error:
+        if not tool.strict:
+            return json_part({"type": "object"}, options)
+        message = f"The parameters of the tool {tool.name!r}: {error}"
+        raise GrammarError(message, param="tools", code=error.code, keyword=error.keyword, pointer=error.pointer) from None
+    return json_part(schema, options)
 
 
 def compile_lark(grammar: str, vocabulary: Vocabulary, shortest: int | None = None) -> LLGuidanceGrammar:

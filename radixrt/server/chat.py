@@ -17,8 +17,6 @@ from radixrt.server.translate import ChatBody, Plan, chat_options, chat_plan, ch
 from radixrt.text.answer_formats import AnswerFormats
 from radixrt.types import Dormancy, GrammarSpec, SamplingParams
 
-TRIGGERS = False  # until the engine core wakes constraints
-
 
 @dataclass(frozen=True, slots=True)
 class ChatTurn:
@@ -91,7 +89,7 @@ def _sampling(plan: Plan, use: ToolUse, formats: AnswerFormats, *, inside: bool,
     frame = formats.frame()
     if use.forced:
         spec = use.forced_spec(frame)
-    elif use.schemas and spec is None and frame.trigger and TRIGGERS:
+    elif use.schemas and spec is None and frame.trigger:
         spec = use.call_spec(frame)
         sleep = msgspec.structs.replace(sleep or Dormancy(), trigger=frame.trigger)
     if spec is not None and sleep is not None:

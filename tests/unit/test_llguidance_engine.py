@@ -173,3 +173,10 @@ def test_masks_write_no_further_than_the_row() -> None:
     rows = np.full((3, BYTES.num_words), -1, dtype=np.int32)
     compile(schema(INVOICE), BYTES).new_state().fill_mask(rows[1])
     assert (rows[[0, 2]] == -1).all()
+
+
+def test_no_way_fits_into_no_tokens() -> None:
+    state = compile(schema(INVOICE), BYTES).new_state()
+    assert state.close(0) is None
+    assert state.accept(ord("{"))
+    assert state.close(0) is None
