@@ -18,12 +18,8 @@ from radixrt.errors import GrammarError
 from radixrt.grammar.closer import close_tokens, min_tokens
 from radixrt.grammar.jump_forward import draft_tokens
 from radixrt.grammar.schema import normalise
-<<<<<<< HEAD
-from radixrt.grammar.vocabulary import Vocabulary, whole_characters
-=======
 from radixrt.grammar.tool_calls import ToolCalls, ToolText
-from radixrt.grammar.vocabulary import Vocabulary
->>>>>>> 2c907c4 (Constraints that sleep through reasoning and wake at a call; tool calls as one grammar)
+from radixrt.grammar.vocabulary import Vocabulary, whole_characters
 from radixrt.types import GrammarOptions, GrammarSpec
 
 if TYPE_CHECKING:
