@@ -255,8 +255,8 @@ class FinishReason(enum.StrEnum):
 class Finish(msgspec.Struct, frozen=True, omit_defaults=True):
     """Why a request ended.  ``matched`` is the stop token id or stop string; ``status`` an HTTP status for aborts.
 
-    ``closed``: the tokens ran out, and the text is complete under its grammar all the same.  ``code`` and ``param``: of an
-    error, as in ``radixrt.errors``.
+    ``closed``: the tokens ran out, and the text is complete under its grammar all the same; ``whole``: nothing was put in
+    for that.  ``code`` and ``param``: of an error, as in ``radixrt.errors``.
     """
 
     reason: FinishReason
@@ -264,6 +264,7 @@ class Finish(msgspec.Struct, frozen=True, omit_defaults=True):
     message: str | None = None
     status: int | None = None
     closed: bool = False
+    whole: bool = False
     code: str | None = None
     param: str | None = None
 

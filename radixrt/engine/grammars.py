@@ -122,7 +122,10 @@ def _result(job: Job, spec: GrammarSpec) -> Grammar:
 def check_budget(grammar: Grammar, spec: GrammarSpec, max_new_tokens: int) -> None:
     """Raise GrammarError when no answer fits into the tokens there are, and it is not to be cut off."""
     shortest = grammar.min_tokens
-    if spec.options.truncate == "close" and spec.options.dormancy is None and shortest is not None and 0 < max_new_tokens < shortest:
+    # Calls, and what comes after reasoning, are closed where that is possible, and cut off where it is not.
+    if spec.options.truncate != "close" or spec.options.dormancy is not None or spec.kind == "tool_calls":
+        return
+    if shortest is not None and 0 < max_new_tokens < shortest:
         raise GrammarError(
             f"The shortest answer that the grammar allows has {shortest} tokens, and there is room for {max_new_tokens}.",
             param="max_tokens", code="max_tokens_too_small",

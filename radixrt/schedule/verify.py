@@ -72,13 +72,14 @@ class Verifier:
             finish = self._confirm(request, position, token)
             way = self._close(request, token) if finish is None and request.closing is not None else None
             if way is not None:
-                finish = Finish(FinishReason.LENGTH, closed=True)
+                finish = Finish(FinishReason.LENGTH, closed=True, whole=not way)
                 logprobs += [TokenLogprob(None, closer) for closer in way]
                 break
             if result.logprobs is not None:
                 logprobs.append(result.logprobs[i])
             if finish is None and request.num_verified >= request.max_length:
-                finish = Finish(FinishReason.LENGTH, closed=request.grammar is not None and request.grammar.is_accepting())
+                accepting = request.grammar is not None and request.grammar.is_accepting()
+                finish = Finish(FinishReason.LENGTH, closed=accepting, whole=accepting)
             if refuted:
                 break
         self._counters.accepted_drafts += accepted

@@ -62,11 +62,12 @@ async def open_chat(service: Service, raw: dict[str, Any], *, id_prefix: str = "
     plan = replace(asked.plan, sampling=_sampling(asked.plan, use, formats, inside=inside, reasoning=separate))
     id = plan.rid or new_id(id_prefix)
     outputs = await service.submit([asked.prompt], [plan], [id], param="messages")
-    choices = [
-        Choice(formats.parser(use.schemas, forced=use.forced, max_calls=use.max_calls, inside=inside, separate_reasoning=separate))
-        for _ in range(plan.sampling.n)
-    ]
-    return ChatTurn(id, body, plan, outputs, choices)
+
+    def choice() -> Choice:
+        parser = formats.parser(use.schemas, forced=use.forced, max_calls=use.max_calls, inside=inside, separate_reasoning=separate)
+        return Choice(parser, forced=use.forced)
+
+    return ChatTurn(id, body, plan, outputs, [choice() for _ in range(plan.sampling.n)])
 
 
 async def _read(service: Service, raw: dict[str, Any]) -> _Asked:

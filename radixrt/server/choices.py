@@ -33,10 +33,11 @@ class WholeChoice:
 
 
 class Choice:
-    """Reads one answer; without a parser all of its text is content."""
+    """Reads one answer; without a parser all of its text is content.  ``forced``: it is calls and nothing else."""
 
-    def __init__(self, parser: AnswerParser | None = None) -> None:
+    def __init__(self, parser: AnswerParser | None = None, *, forced: bool = False) -> None:
         self._parser = parser
+        self._forced = forced
         self._num_calls = 0
 
     def push(self, output: RequestOutput) -> list[Piece | Ended]:
@@ -58,7 +59,8 @@ class Choice:
         elif text:
             pieces.append(Content(text))
         if finish is not None:
-            called = self._num_calls and finish.reason is FinishReason.STOP
+            # Calls that are complete are so too where there was no room for another.
+            called = self._num_calls and (finish.reason is FinishReason.STOP or (self._forced and finish.whole))
             pieces.append(Ended("tool_calls" if called else finish.reason.value, finish))
         return pieces
 

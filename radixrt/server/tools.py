@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -41,7 +41,8 @@ class ToolUse:
     def forced_spec(self, frame: Frame) -> GrammarSpec:
         """The constraint that makes an answer nothing but calls."""
         tools = [_entry(name, frame.head(name), schema, frame, strict=True) for name, schema in self.schemas.items()]
-        return _spec(tools, frame, self.max_calls)
+        # As models write calls, and templates show them: what is cached of an answer is found again by the next turn.
+        return _spec(tools, frame, self.max_calls, whitespace="fixed")
 
     def call_spec(self, frame: Frame) -> GrammarSpec:
         """The constraint on one call, from after its trigger."""
@@ -49,16 +50,16 @@ class ToolUse:
             _entry(name, frame.head(name).removeprefix(frame.trigger), schema, frame, strict=name in self.strict)
             for name, schema in self.schemas.items()
         ]
-        return _spec(tools, frame, 1)
+        return _spec(tools, frame, 1, whitespace="flexible")
 
 
 def _entry(name: str, begin: str, schema: Mapping[str, Any], frame: Frame, *, strict: bool) -> dict[str, Any]:
     return {"name": name, "begin": begin, "schema": schema, "end": frame.end, "strict": strict}
 
 
-def _spec(tools: list[dict[str, Any]], frame: Frame, most: int | None) -> GrammarSpec:
+def _spec(tools: list[dict[str, Any]], frame: Frame, most: int | None, *, whitespace: Literal["fixed", "flexible"]) -> GrammarSpec:
     text = {"prefix": frame.prefix, "separator": frame.separator, "suffix": frame.suffix, "min": 1, "max": most, "tools": tools}
-    return GrammarSpec("tool_calls", msgspec.json.encode(text).decode(), GrammarOptions())
+    return GrammarSpec("tool_calls", msgspec.json.encode(text).decode(), GrammarOptions(whitespace=whitespace))
 
 
 def tool_use(
