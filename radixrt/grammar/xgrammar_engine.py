@@ -158,8 +158,8 @@ def unchecked_schema(schema: Any, options: GrammarOptions, vocabulary: Vocabular
 
 
 def is_cheap(spec: GrammarSpec) -> bool:
-    """Whether compiling surely takes some milliseconds: a short text without repeats, which multiply."""
-    return len(spec.text) <= CHEAP_BYTES and spec.kind in ("ebnf", "gbnf", "regex", "choice") and not re.search(r"[{(*+]", spec.text)
+    """Whether compiling surely takes some milliseconds: a short text in which nothing repeats or recurs."""
+    return len(spec.text) <= CHEAP_BYTES and spec.kind in ("regex", "choice") and not re.search(r"[{(*+]", spec.text)
 
 
 def to_bytes(grammar: XGrammarGrammar) -> bytes:
@@ -188,7 +188,7 @@ def _source(spec: GrammarSpec) -> Source:
         raise GrammarError("The grammar has a NUL character.")
     match spec.kind:
         case "ebnf":
-            return lambda compiler: compiler.compile_grammar(text)
+            return lambda compiler: _either_notation(compiler, text)
         case "gbnf":
             rules = to_ebnf(text)
             return lambda compiler: compiler.compile_grammar(rules)
@@ -209,6 +209,18 @@ def _source(spec: GrammarSpec) -> Source:
             return lambda compiler: compiler.compile_structural_tag(msgspec.json.encode(tag).decode())
         case _:
             raise GrammarError(f"xgrammar does not take a grammar of kind {spec.kind}.")
+
+
+def _either_notation(compiler: xgrammar.GrammarCompiler, text: str) -> xgrammar.CompiledGrammar:
+    """Compile EBNF; where the engine cannot read it, as the GBNF that clients send under that name."""
+    try:
+        return compiler.compile_grammar(text)
+    except RuntimeError as error:
+        try:
+            rules = to_ebnf(text)
+        except GrammarError:
+            raise error from None
+        return compiler.compile_grammar(rules)
 
 
 def _json_options(options: GrammarOptions) -> dict[str, Any]:

@@ -1,0 +1,36 @@
+"""No text of a grammar is one that its schema forbids, whatever the schema."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+
+import jsonschema_rs
+from grammar_walk import BYTES
+from schema_fuzz import document, text_of
+
+from radixrt.errors import GrammarError
+from radixrt.grammar.llguidance_engine import compile
+from radixrt.types import GrammarSpec
+
+NUM_SCHEMAS = 400
+
+
+def test_texts_of_a_grammar_meet_the_schema() -> None:
+    outcomes: Counter[str] = Counter()
+    for seed in range(NUM_SCHEMAS):
+        schema = document(seed)
+        try:
+            grammar = compile(GrammarSpec("json_schema", json.dumps(schema)), BYTES)
+        except GrammarError:
+            outcomes["refused"] += 1
+            continue
+        validator = jsonschema_rs.validator_for(schema, offline=True)
+        rng = random.Random(seed)
+        for _ in range(6):
+            text = text_of(grammar, rng, rng.randrange(40))
+            outcomes["texts" if text is not None else "not closed"] += 1
+            assert text is None or validator.is_valid(json.loads(text)), (seed, json.dumps(schema), text)
+    assert outcomes["refused"] < 0.7 * NUM_SCHEMAS
+    assert outcomes["not closed"] < 0.05 * outcomes["texts"]
