@@ -95,7 +95,7 @@ class PrefixCache:
         found = self.tree.match(tokens if self.enabled else tokens[:0], namespace=namespace)
         self.tree.lock(found.node)
         lease = Lease(self.page_table.take_row(), namespace, found.node, len(found.slots), len(found.slots), priority)
-        self.page_table.rows[lease.row, : lease.length] = found.slots
+        self.page_table.views[lease.row][: lease.length] = found.slots
         return lease
 
     def note_admitted(self, lease: Lease, tokens: Tokens) -> None:
@@ -119,7 +119,7 @@ class PrefixCache:
                 return False
             self._evict(missing)
         end = lease.length + count
-        self.page_table.rows[lease.row, lease.length : end] = self.slots.allocate(count)
+        self.page_table.views[lease.row][lease.length : end] = self.slots.allocate(count)
         lease.length = end
         return True
 
@@ -132,13 +132,13 @@ class PrefixCache:
             return
         assert length <= lease.length
         old, shared = lease.node, lease.num_shared
-        row = self.page_table.rows[lease.row]
-        stored = self.tree.insert(tokens[shared:length], array("i", row[shared:length].tobytes()), start=old, priority=lease.priority)
+        row = self.page_table.views[lease.row]
+        stored = self.tree.insert(tokens[shared:length], row[shared:length], start=old, priority=lease.priority)
         if stored.num_present:
-            self.slots.free(row[shared : shared + stored.num_present].tolist())
+            self.slots.free(row[shared : shared + stored.num_present])
             row[shared : shared + stored.num_present] = stored.slots[: stored.num_present]
         if self.blocks is not None:
-            self.blocks.stored(tokens, row, shared + stored.num_present, length, lease.namespace)
+            self.blocks.stored(tokens, self.page_table.rows[lease.row], shared + stored.num_present, length, lease.namespace)
         self._move_lock(lease, stored.node, length)
 
     def adopt(self, lease: Lease, tokens: Tokens, length: int) -> int:
@@ -151,8 +151,8 @@ class PrefixCache:
             return length
         shared = lease.num_shared
         found = self.tree.match(tokens[shared:], start=lease.node)
-        row = self.page_table.rows[lease.row]
-        self.slots.free(row[shared : lease.length].tolist())
+        row = self.page_table.views[lease.row]
+        self.slots.free(row[shared : lease.length])
         covered = shared + len(found.slots)
         row[shared:covered] = found.slots
         self._move_lock(lease, found.node, covered)
@@ -163,7 +163,7 @@ class PrefixCache:
         """Give back the slots of positions from ``length`` on; they must be the lease's own."""
         assert length >= lease.num_shared, "[truncate] shared slots are the tree's"
         if length < lease.length:
-            self.slots.free(self.page_table.rows[lease.row, length : lease.length].tolist())
+            self.slots.free(self.page_table.views[lease.row][length : lease.length])
             lease.length = length
 
     def release(self, lease: Lease, tokens: Tokens, length: int, *, num_prompt: int = 0) -> None:

@@ -6,10 +6,9 @@ and when they will give it back.  Both guess: a wrong guess costs a retraction o
 
 from __future__ import annotations
 
-from bisect import bisect_right, insort
+from bisect import bisect_left, bisect_right, insort
 from collections import deque
-
-import numpy as np
+from itertools import accumulate
 
 from radixrt.schedule.request import Request
 
@@ -81,27 +80,21 @@ class Forecast:
 
     def __init__(self) -> None:
         self._pending = 0
-        self._requests: list[tuple[int, int]] = []  # (growth, own slots before it grows), soonest to end first
+        self._requests: list[tuple[int, int]] = []  # (growth, own slots before it grows), soonest to end first once sorted
+        self._peaks: Peaks | None = None
 
     def add(self, *, held: int, pending: int, growth: int) -> None:
         self._pending += pending
-        insort(self._requests, (growth, held + pending))
+        self._requests.append((growth, held + pending))
+        self._peaks = None
 
     def peak(self, *, pending: int = 0, growth: int = 0) -> int:
         """Return how many slots will be missing at the worst moment if nothing is given back but by those that end.
 
         With ``pending`` and ``growth`` of one more request counted in.
         """
-        requests = self._requests
-        if pending or growth:
-            requests = requests.copy()
-            insort(requests, (growth, pending))
-        if not requests:
-            return 0
-        growths, own = np.array(requests).T
-        before = np.cumsum(own) - own
-        taken = growths * np.arange(len(requests), 0, -1) - before
-        return self._pending + pending + max(0, int(taken.max()))
+        peaks = self._peaks = self._peaks or Peaks(self._sorted())
+        return self._pending + pending + (peaks.worst(pending, growth) if pending or growth else peaks.alone)
 
     def when(self, need: int, available: int) -> tuple[int, int]:
         """Return after how many steps ``need`` slots will be free, and how many more are free then.
@@ -109,9 +102,38 @@ class Forecast:
         ``available``: slots that are free or evictable now.
         """
         given_back = 0
-        for i, (growth, own) in enumerate(self._requests):
+        for i, (growth, own) in enumerate(self._sorted()):
             given_back += own
             free = available - self._pending + given_back - growth * (len(self._requests) - 1 - i)
             if free >= need:
                 return growth, free - need
         return 0, max(0, available - need)
+
+    def _sorted(self) -> list[tuple[int, int]]:
+        self._requests.sort()
+        return self._requests
+
+
+class Peaks:
+    """The moments at which each of some requests is about to end, and how one more request changes the worst of them.
+
+    At such a moment everybody who is still there has grown as far as the one that ends, and those before it have given back
+    their own.  One more request counts among those that are still there at the moments before its end, and has given back
+    its own at those after it; so the answer lies in three maxima, two of them over what is known beforehand.
+    """
+
+    def __init__(self, requests: list[tuple[int, int]]) -> None:
+        """``requests``: (growth, own slots before it grows), soonest to end first."""
+        self._growths = [growth for growth, _ in requests]
+        self._given_back = list(accumulate((own for _, own in requests), initial=0))
+        taken = [growth * (len(requests) - i) - self._given_back[i] for i, growth in enumerate(self._growths)]
+        with_one_more = (growth + slots for growth, slots in zip(self._growths, taken, strict=True))
+        self._before = list(accumulate(with_one_more, max, initial=0))  # of those ahead of a place
+        self._after = list(accumulate(reversed(taken), max, initial=0))[::-1]  # of those from a place on
+        self.alone = self._after[0]
+
+    def worst(self, own: int, growth: int) -> int:
+        """Slots taken at the worst moment, now among them, less what everybody takes at once, with one more request."""
+        at = bisect_left(self._growths, growth)
+        its_end = growth * (len(self._growths) + 1 - at) - self._given_back[at]
+        return max(self._before[at], its_end, self._after[at] - own)

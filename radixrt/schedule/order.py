@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Container, Iterator, Sequence
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from radixrt.schedule.request import Request
 
@@ -57,10 +57,14 @@ class SchedulePolicy(Protocol):
         """Return the ticket to try first, of those whose uid is not in ``skipped``."""
 
 
+Rank: TypeAlias = tuple[int, bool, float]  # level, not overdue, value
+
+
 class Sorted:
     """Smallest ``value`` of a ticket first, where only the ticket itself decides.
 
-    Levels go before values, and in a level whoever is overdue goes before all others, by arrival.
+    Levels go before values, and in a level whoever is overdue goes before all others, by arrival.  Tickets of the same rank
+    queue up by themselves: a change of the cache moves many at once from one length to another, and few lengths are shared.
     """
 
     uses_levels = True
@@ -69,21 +73,32 @@ class Sorted:
         self.uses_matches = uses_matches
         self.max_passes = max_passes
         self._value = value
-        self._entries: list[tuple[int, bool, float, int, Ticket]] = []
+        self._ranks: list[Rank] = []
+        self._queues: dict[Rank, list[tuple[int, Ticket]]] = {}  # (arrival, ticket); arrivals are unique: tickets are never compared
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return sum(map(len, self._queues.values()))
 
     def __iter__(self) -> Iterator[Ticket]:
-        return (entry[-1] for entry in self._entries)
+        return (ticket for rank in self._ranks for _, ticket in self._queues[rank])
 
     def add(self, ticket: Ticket) -> None:
-        insort(self._entries, self._entry(ticket))
+        rank = self._rank(ticket)
+        queue = self._queues.get(rank)
+        if queue is None:
+            queue = self._queues[rank] = []
+            insort(self._ranks, rank)
+        insort(queue, (ticket.request.arrival, ticket))
 
     def remove(self, ticket: Ticket) -> None:
-        at = bisect_left(self._entries, self._entry(ticket))
-        assert self._entries[at][-1] is ticket, "[remove] a ticket has changed in the queue"
-        del self._entries[at]
+        rank = self._rank(ticket)
+        queue = self._queues.get(rank, [])
+        at = bisect_left(queue, (ticket.request.arrival,))
+        assert queue[at : at + 1] == [(ticket.request.arrival, ticket)], "[remove] a ticket has changed in the queue"
+        del queue[at]
+        if not queue:
+            del self._queues[rank]
+            del self._ranks[bisect_left(self._ranks, rank)]
 
     def begin(self, running: Sequence[Request], computed: int) -> None:
         pass
@@ -91,10 +106,8 @@ class Sorted:
     def first(self, skipped: Container[int]) -> Ticket | None:
         return next((ticket for ticket in self if ticket.request.uid not in skipped), None)
 
-    def _entry(self, ticket: Ticket) -> tuple[int, bool, float, int, Ticket]:
-        # Arrivals are unique, so that tickets themselves are never compared.
-        value = 0.0 if ticket.overdue else self._value(ticket)
-        return ticket.level, not ticket.overdue, value, ticket.request.arrival, ticket
+    def _rank(self, ticket: Ticket) -> Rank:
+        return (ticket.level, False, 0.0) if ticket.overdue else (ticket.level, True, self._value(ticket))
 
 
 def by_arrival(ticket: Ticket) -> float:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from operator import attrgetter
 
 from radixrt.cache.prefix_cache import Lease, PrefixCache
 from radixrt.errors import Overloaded
@@ -254,8 +255,8 @@ class Scheduler:
         prefills: list[Request] = []
         for request in self.running:
             (prefills if request.prefilling else decodes).append(request)
-        decodes.sort(key=lambda request: request.arrival)
-        prefills.sort(key=lambda request: request.arrival)
+        decodes.sort(key=attrgetter("arrival"))
+        prefills.sort(key=attrgetter("arrival"))
         self._secure(decodes[: budget.left])
         share = int(self.decode_share * self.token_budget) if prefills or self.waiting else self.token_budget
         drafts = max(0, min(share, self.cache.num_available) - len(decodes))
@@ -340,10 +341,12 @@ class Scheduler:
             request.sample_pos = end
         # Samples below the first unverified position would be dropped, so they are not taken.
         sample_from = max(start + 1, request.num_verified)
-        score_from = min(max(start + 1, request.num_scored), request.num_prompt)
-        score_to = max(score_from, min(end + 1, request.num_prompt))
+        score_from = score_to = request.num_prompt
+        if start < request.num_prompt:
+            score_from = min(max(start + 1, request.num_scored), request.num_prompt)
+            score_to = max(score_from, min(end + 1, request.num_prompt))
+            request.num_prefilled += min(end, request.num_prompt) - start
         row = ScheduledRow(request, start, count, request.epoch, request.lease.row, sample_from, score_from, score_to)
-        request.num_prefilled += max(0, min(end, request.num_prompt) - start)
         self.counters.computed_tokens += count
         self.cache.publish(request.lease, request.tokens, request.num_sure)
         return row
