@@ -17,7 +17,7 @@ COOKBOOK = Path(__file__).parents[2] / "cookbook"
 # Prompt tokens that have to come from the cache, on an engine that has never seen the program.  The toy's tokens are bytes, so
 # that what is constant weighs as much as in any text.
 LEAST = {
-    "agent": 0.7, "generative_agents": 0.6, "llm_judge": 0.7, "multi_document_qa": 0.5, "rag_signature": 0.5,
+    "agent": 0.7, "generative_agents": 0.6, "json_extraction": 0.5, "llm_judge": 0.7, "multi_document_qa": 0.5, "rag_signature": 0.5,
     "react": 0.7, "skeleton_of_thought": 0.6, "tree_of_thought": 0.7,
 }  # fmt: skip
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import subprocess
 import sys
 import textwrap
@@ -11,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from radixlang import EngineBackend, Function, ProgramError, State, function, gen, select
+from radixlang import EngineBackend, Function, ProgramError, State, function, gen, gen_bool, gen_float, gen_int, gen_string, select
 from radixlang.piece import walk
 from radixlang_programs import GREEDY, PROGRAMS, few_shot_qa, multi_turn, parallel_decoding
 
@@ -370,3 +372,45 @@ def test_a_state_is_kept_and_computed_while_its_program_waits(backend: EngineBac
     while engine.stats.num_pins:
         assert time.monotonic() < deadline
         time.sleep(0.005)
+
+
+def test_a_seed_repeats_a_run_and_not_its_siblings(backend: EngineBackend) -> None:
+    @function
+    def program(s: State) -> None:
+        s += "Once upon a time"
+        forks = s.fork(3)
+        forks += gen("x", 8)
+        forks.join()
+
+    first, second, other = (program.run(backend=backend, temperature=1.0, ignore_eos=True, seed=seed)["x"] for seed in (1, 1, 2))
+    assert first == second
+    assert first != other
+    assert len(set(first)) == 3
+
+
+@pytest.mark.parametrize(
+    ("expr", "kind"),
+    [
+        (gen_int("x", 8), int),
+        (gen_float("x", 12), float),
+        (gen_bool("x"), bool),
+        (gen_string("x", 24), str),
+        (gen("x", 12, regex="(ab|cd){2,3}"), str),
+        (gen("x", 40, json_schema={"type": "object", "properties": {"a": {"enum": [1, "b"]}}, "required": ["a"]}), str),
+        (gen("x", 40, ebnf='root ::= "yes" | "no"'), str),
+    ],
+)
+def test_what_a_grammar_allows_is_what_is_written(backend: EngineBackend, expr: Any, kind: type) -> None:
+    @function
+    def program(s: State) -> None:
+        s += "Value: " + expr + "." + gen("y", 3)
+
+    state = program.run(backend=backend, temperature=1.0, seed=4)
+    value = state["x"]
+    assert type(value) is kind
+    if kind is str and expr.sampling.regex and "ab" in expr.sampling.regex:
+        assert re.fullmatch(expr.sampling.regex, value)
+    if expr.sampling.json_schema:
+        assert json.loads(value)["a"] in (1, "b")
+    if expr.sampling.ebnf:
+        assert value in ("yes", "no")
