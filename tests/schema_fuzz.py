@@ -106,4 +106,9 @@ def text_of(grammar: Any, rng: random.Random, steps: int) -> str | None:
     return None if end is None else BYTES.spell([*tokens, *end]).decode()
 
 
+INSTANCES = [
+    *VALUES, 3, 7.5, -2, "abab", "ba", "bab", [0], [1, 1], ["a"], ["a", "b"], [True, 1], [[], {}], [0, 1, 2], ["ab", "ab"], [None, "a", 2],
+    {"a": "a"}, {"b": 1}, {"a": 1, "b": 1}, {"a": "b", "b": "ab"}, {"a": None, "ab": 0}, {"ab": "a"}, {"a": {}, "b": {}, "ab": {}},
+    {"a": [], "b": True}, {"a": {"a": 1}}, {"c": 1}, {"a": 1, "c": "a"}, {"a": [1, 2], "b": {"a": 1}},
+]  # fmt: skip
 LIKED = frozenset(b'{}[]",:012.5-abtfn')
