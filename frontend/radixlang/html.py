@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 # Origins, the strongest last: a token that a request of the run computed was not in the cache before, whoever found it later.
 ORIGINS = {
-    "cache": "in the cache before this run", "constant": "text of the program, computed", "argument": "argument",
-    "model": "written by the model", "grammar": "chosen or forced by a grammar",
+    "cache": "text of the program that was cached before", "constant": "text of the program", "argument": "argument",
+    "model": "written freely by the model", "grammar": "written under a grammar, or chosen",
 }  # fmt: skip
 _RANK = {origin: i for i, origin in enumerate(ORIGINS)}
 # Deeper branches are drawn without further indentation of their own.
@@ -54,10 +54,9 @@ async def run_page(run: Run) -> str:
             at = _grow(at, token, "cache" if i < cached else "constant")
         for answer in piece.answers:
             written = await _written(run, piece, answer.tokens, prompt, answer.text)
-            forced = set(answer.meta.get("forced_positions") or ())
             end = at
             for i, token in enumerate(written):
-                ruled = piece.kind == "select" or i in forced
+                ruled = piece.kind == "select" or (piece.sampling is not None and piece.sampling.constrained)
                 end = _grow(end, token, "grammar" if ruled else "model", piece.name if i == 0 else None)
     usage = run.usage()
     facts = {
@@ -84,13 +83,13 @@ async def _written(run: Run, piece: Piece, tokens: Sequence[int], prompt: Sequen
 
 
 def trace_page(trace: Trace) -> str:
-    """Return the page of a trace."""
+    """Return the page of a trace: its text, its arguments, and the places of what will be written."""
     root = Token("", "constant")
     _grow_state(root, trace, trace.states[0])
     facts = {"states": len(trace.states), "variables": ", ".join(trace.variables) or "none"}
     if trace.stopped:
         facts["stopped"] = trace.stopped
-    return _page("trace", facts, root)
+    return _page(trace.name, facts, root)
 
 
 def _grow_state(at: Token, trace: Trace, state: State) -> None:

@@ -76,6 +76,7 @@ class _TraceBackend(Plain):
 class Trace:
     """What a program says: the states it makes, parents before children.  ``stopped``: why the trace is not complete, if so."""
 
+    name: str
     states: list[State] = field(default_factory=list)
     stopped: str | None = None
 
@@ -131,7 +132,7 @@ def marks(text: str) -> list[str]:
 def _play(function: Function, args: Sequence[Any], kwargs: Mapping[str, Any], *, halt: bool) -> Trace:
     names = function.parameters[len(args) :]
     given = {**{name: Argument(name) for name in names if name not in function.bound}, **kwargs}
-    result = Trace()
+    result = Trace(function.body.__name__)
     run = Run(_TraceBackend(), Program(function.body.__name__), on_state=result.states.append, halts=halt)
     state = State(run)
     try:
