@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from radixrt.engine.final_check import FinalCheck
 from radixrt.engine.link import Abort, Add, Command
 from radixrt.engine.loop import refusal
 from radixrt.engine.metrics import Metrics
@@ -41,6 +42,7 @@ class _OpenAnswer:
     channel: Channel
     started: float
     turn: Turn | None = None
+    check: FinalCheck | None = None
     last_token: float | None = None
 
 
@@ -97,7 +99,8 @@ class OpenAnswers:
         uids = [request.uid for request in requests]
         self._rids[rid] = set(uids)
         for index, request in enumerate(requests):
-            self._open[request.uid] = _OpenAnswer(rid, index, tokens, channel, now, turn)
+            check = FinalCheck.of(request.sampling.grammar, self._tokenizer.eos_token_ids)
+            self._open[request.uid] = _OpenAnswer(rid, index, tokens, channel, now, turn, check)
             self.output.add(
                 request.uid, rid=rid, index=index, num_prompt=len(tokens), sampling=request.sampling,
                 want_logprobs=request.logprobs is not None,
@@ -145,6 +148,10 @@ class OpenAnswers:
             answer.last_token = now
         if event is None:
             return
+        if answer.check is not None and (failed := answer.check.push(event)) is not None:
+            self._metrics.failed_check()
+            logger.warning("the answer of request %s breaks its schema", answer.rid)
+            event = msgspec.structs.replace(event, finish=failed)
         if answer.turn is not None:
             self._sessions.push(answer.turn, event.token_ids_delta, event.usage.cached_tokens)
         if output.report is not None:

@@ -33,6 +33,7 @@ from radixrt.engine.stream import Answer, RequestStream, failure
 from radixrt.engine.tickets import Tickets
 from radixrt.engine.trace import TraceRecorder
 from radixrt.errors import EngineStopped, RequestError
+from radixrt.grammar import spec as specs
 from radixrt.text.answer_formats import AnswerFormats
 from radixrt.text.chat import ChatTemplate
 from radixrt.text.tokenizer import Tokenizer, load_tokenizer
@@ -235,6 +236,8 @@ class AsyncEngine:
         ).checked()
         sampling, logprobs = asked.sampling, asked.logprobs
         sampling.validate(vocab_size)
+        if sampling.grammar is not None:
+            specs.check(sampling.grammar)
         added = tokens
         if session is not None:
             if sampling.n != 1:

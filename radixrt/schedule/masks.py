@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Sequence
 
 import numpy as np
 
-from radixrt.errors import GrammarError
+from radixrt.errors import GrammarError, InternalError
 from radixrt.grammar.bitmask import allow_all
 from radixrt.schedule.request import Request
 from radixrt.schedule.step import Counters, ScheduledRow, ScheduledStep
+
+logger = logging.getLogger(__name__)
 
 
 class MaskArena:
@@ -57,6 +60,10 @@ def _fill(masks: np.ndarray, row: ScheduledRow) -> int:
             request.grammar.fill_mask(masks[i])
         except GrammarError as error:  # over the limits of its engine: the request ends where nothing may be sampled
             request.fault = error
+        except Exception:
+            logger.exception("the mask of request %d could not be filled", request.uid)
+            request.fault = InternalError("the grammar broke")
+        if request.fault is not None:
             masks[i] = 0
             break
         if position < request.num_prompt + request.sampling.min_new_tokens:

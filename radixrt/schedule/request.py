@@ -6,7 +6,7 @@ import enum
 from array import array
 
 from radixrt.cache.prefix_cache import Lease
-from radixrt.errors import GrammarError
+from radixrt.errors import RadixrtError
 from radixrt.grammar.base import GrammarState
 from radixrt.grammar.budget import Closing
 from radixrt.schedule.backoff import DraftBackoff
@@ -96,7 +96,7 @@ class Request:
         self.grammar = grammar
         self.backoff = None if grammar is None else DraftBackoff(MAX_FORCED)
         self.closing = closing  # ends the text of the grammar in time
-        self.fault: GrammarError | None = None  # what the grammar broke on, whose masks are empty since
+        self.fault: RadixrtError | None = None  # what the grammar broke on, whose masks are empty since
         self.priority = request.priority
         self.routing_key = request.routing_key
         self.level = self.admitted_level = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -12,6 +13,8 @@ from radixrt.schedule.drafter import Drafter
 from radixrt.schedule.request import Request
 from radixrt.schedule.step import Counters, RowResult, ScheduledRow
 from radixrt.types import Finish, FinishReason, TokenLogprob
+
+logger = logging.getLogger(__name__)
 
 
 class Verified(NamedTuple):
@@ -110,6 +113,9 @@ class Verifier:
             way = request.closing.after(token, request.max_length - request.num_verified)
         except GrammarError:  # over the limits of its engine
             return None
+        except Exception:  # the text may be cut off then, which is no reason to end a whole step
+            logger.exception("the text of request %d could not be closed", request.uid)
+            return None
         if way is None:
             return None
         self._roll_back(request, request.num_verified - 1)
@@ -146,6 +152,9 @@ class Verifier:
         try:
             return grammar.draft(room)
         except GrammarError:  # over the limits of its engine; if it stays so, the mask says it
+            return ()
+        except Exception:
+            logger.exception("a grammar could not draft")
             return ()
 
 
