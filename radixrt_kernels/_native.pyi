@@ -65,6 +65,14 @@ def paged_attention(
     plan: AttentionPlan, storage: KVStorage, layer: int, q: Any, out: Any, scale: float, in_pairs: bool = False
 ) -> None: ...
 
+def sample(
+    logits: Any, greedy: Any, temperature: Any, top_k: Any, top_p: Any, min_p: Any, uniform: Any, penalties: Any, repetition: Any,
+    bias: Any, mask: Any, tokens: Any,
+) -> None: ...
+def logprobs_of(
+    logits: Any, chosen: Any, given: Any, chosen_logprobs: Any, top_logprobs: Any, top_ids: Any, given_logprobs: Any
+) -> None: ...
+
 class Match(NamedTuple):
     node: int
     slots: array[int]

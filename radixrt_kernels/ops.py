@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from radixrt_kernels._native import AttentionPlan, Decoder, KVStorage, PackedMatrix, RadixTree
 
+    Edits = tuple[Tensor, Tensor, Tensor] | None
+
 NATIVE = os.environ.get("RADIXRT_NO_NATIVE", "0") in ("", "0") and importlib.util.find_spec("radixrt_kernels._native") is not None
 
 if TYPE_CHECKING or NATIVE:
@@ -34,10 +36,12 @@ __all__ = [
     "decoder",
     "kernel_facts",
     "kv_storage",
+    "logprobs_of",
     "native_radix_tree",
     "packed_heads",
     "packed_matrix",
     "paged_attention",
+    "sample",
 ]
 
 
@@ -140,3 +144,47 @@ def paged_attention(plan: AttentionPlan, storage: KVStorage, layer: int, q: Tens
     from radixrt_kernels import _native
 
     _native.paged_attention(plan, storage, layer, q, out, scale, **options)
+
+
+def sample(
+    logits: Tensor,
+    greedy: Tensor,
+    temperature: Tensor,
+    top_k: Tensor,
+    top_p: Tensor,
+    min_p: Tensor,
+    uniform: Tensor,
+    penalties: Edits,
+    repetition: Edits,
+    bias: Edits,
+    mask: Tensor | None,
+) -> Tensor:
+    """Choose a token for each row of logits [S, V] float32, which are edited; only where ``NATIVE``.
+
+    The parameters are the fields of ``radixrt.batch.SamplingBatch``, edits as (rows, tokens, values).  Its definition is
+    ``radixrt.runner.sampler``.  Returns [S] int64, -1 where nothing finite is left.  Raises ValueError for shapes that do not fit.
+    """
+    import torch
+
+    from radixrt_kernels import _native
+
+    tokens = torch.empty(logits.shape[0], dtype=torch.int64)
+    _native.sample(logits, greedy, temperature, top_k, top_p, min_p, uniform, penalties, repetition, bias, mask, tokens)
+    return tokens
+
+
+def logprobs_of(logits: Tensor, chosen: Tensor, top: int, given: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """Return logprobs of chosen ids [Q], the ``top`` largest and their ids [Q, top], and those of given ids [Q, G].
+
+    logits [Q, V] float32; only where ``NATIVE``.  Its definition is ``radixrt.runner.sampler.logprobs_of``.  Raises ValueError for
+    ids beyond the vocabulary.
+    """
+    import torch
+
+    from radixrt_kernels import _native
+
+    logits, rows = logits.contiguous(), logits.shape[0]
+    picked, values, ids = torch.empty(rows), torch.empty(rows, top), torch.empty(rows, top, dtype=torch.int64)
+    asked = None if given is None else torch.empty(given.shape)
+    _native.logprobs_of(logits, chosen, given, picked, values, ids, asked)
+    return picked, values, ids, asked

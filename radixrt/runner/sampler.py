@@ -3,6 +3,9 @@
 A row's token depends on its own logits, parameters and noise alone, never on what else is in the batch: rows are only
 grouped by what they ask for.  Each row takes one uniform number and inverts the cumulative distribution with it, so that
 equal (seed, position) give equal tokens however the sequence got there.
+
+The functions in torch are the definition; logits on a CPU take the compiled ones where they were built.  Their softmax differs
+from torch's by 4e-7 of a probability at most, so that a token differs only where the noise lies that close to a border.
 """
 
 from __future__ import annotations
@@ -11,9 +14,11 @@ import torch
 from torch import Tensor
 
 from radixrt.batch import LogitEdits, SamplingBatch
+from radixrt_kernels import ops
 
 # Most candidates that top-p and min-p rows look at before all of the vocabulary is sorted.
 SHORT_LIST = 1024
+COMPILED = ops.NATIVE
 
 
 def sample(logits: Tensor, sampling: SamplingBatch) -> Tensor:
@@ -22,6 +27,8 @@ def sample(logits: Tensor, sampling: SamplingBatch) -> Tensor:
     Returns [S] int64; -1 where nothing finite is left to choose from.  Order, as in SGLang: penalties, repetition, mask,
     bias, temperature, softmax, then top-k, top-p and min-p over the same softmax.
     """
+    if COMPILED and logits.device.type == "cpu":
+        return _sample_compiled(logits, sampling)
     _edit(logits, sampling)
     best, tokens = logits.max(dim=-1)
     if not sampling.all_greedy:
@@ -31,11 +38,24 @@ def sample(logits: Tensor, sampling: SamplingBatch) -> Tensor:
     return torch.where(best.isfinite(), tokens, -1)
 
 
+def _sample_compiled(logits: Tensor, sampling: SamplingBatch) -> Tensor:
+    penalties, repetition, bias = (
+        None if edits is None else (edits.rows, edits.tokens, edits.values)
+        for edits in (sampling.penalties, sampling.repetition, sampling.bias)
+    )
+    return ops.sample(
+        logits, sampling.greedy, sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p, sampling.uniform,
+        penalties, repetition, bias, sampling.mask,
+    )  # fmt: skip
+
+
 def logprobs_of(logits: Tensor, chosen: Tensor, top: int, given: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """Return logprobs [Q] of the chosen ids [Q], the ``top`` best values and ids [Q, top], and those of given ids [Q, G].
 
     logits [Q, V] float32.  Given ids of -1 are padding.
     """
+    if COMPILED and logits.device.type == "cpu":
+        return ops.logprobs_of(logits, chosen, top, given)
     normaliser = logits.logsumexp(dim=-1, keepdim=True)
     picked = (logits.gather(1, chosen.clamp(min=0).unsqueeze(1)) - normaliser).squeeze(1)
     values, ids = logits.topk(top, dim=-1)

@@ -22,6 +22,14 @@ from radixrt.types import GenerateRequest, LogprobOptions, SamplingParams
 CPU = torch.device("cpu")
 
 
+@pytest.fixture(params=["torch", "compiled"] if sampler.COMPILED else ["torch"], autouse=True)
+def implementation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Each test runs on the definition, and on the compiled ops where they were built."""
+    monkeypatch.setattr(sampler, "COMPILED", request.param == "compiled")
+    name: str = request.param
+    return name
+
+
 def scheduled(params: list[SamplingParams], *, output: list[int] | None = None, stop_ids: tuple[int, ...] = ()) -> ScheduledStep:
     rows = []
     for i, sampling in enumerate(params):

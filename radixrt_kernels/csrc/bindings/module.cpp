@@ -7,6 +7,7 @@ NB_MODULE(_native, m) {
     init_linear(m);
     init_decoder(m);
     init_attention(m);
+    init_sampling(m);
     init_radix_tree(m);
     init_token_trie(m);
 }

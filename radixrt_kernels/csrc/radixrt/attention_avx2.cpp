@@ -1,5 +1,5 @@
 #if defined(__x86_64__)
-#include "radixrt/attention_simd_avx2.h"
+#include "radixrt/simd_avx2.h"
 //
 #include "radixrt/attention_kernel.h"
 

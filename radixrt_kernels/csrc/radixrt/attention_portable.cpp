@@ -1,4 +1,4 @@
-#include "radixrt/attention_simd_portable.h"
+#include "radixrt/simd_portable.h"
 //
 #include "radixrt/attention_kernel.h"
 

@@ -3,7 +3,7 @@
 
 #include <immintrin.h>
 
-#include "radixrt/attention_simd.h"
+#include "radixrt/simd.h"
 
 namespace radixrt {
 namespace {
@@ -29,6 +29,11 @@ struct Simd {
     static F fma(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
     // The second where one is NaN.
     static F max(F a, F b) { return _mm512_max_ps(a, b); }
+
+    // Bit i: lane i of a is at least that of b.
+    static unsigned at_least(F a, F b) { return _mm512_cmp_ps_mask(a, b, _CMP_GE_OQ); }
+    // a, but the NaN of x where that has one.
+    static F keep_nan(F a, F x) { return _mm512_mask_mov_ps(a, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), x); }
 
     static F load_as(const float *p) { return load(p); }
     static F load_as(const Bf16 *p) {

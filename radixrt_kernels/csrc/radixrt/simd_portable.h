@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "radixrt/attention_simd.h"
+#include "radixrt/simd.h"
 
 namespace radixrt {
 namespace {
@@ -51,6 +51,17 @@ struct Simd {
     }
     static F max(const F &a, const F &b) {
         return each([&](int i) { return a.lane[i] > b.lane[i] ? a.lane[i] : b.lane[i]; });
+    }
+
+    // Bit i: lane i of a is at least that of b.
+    static unsigned at_least(const F &a, const F &b) {
+        unsigned bits = 0;
+        for (int i = 0; i < kLanes; ++i) bits |= static_cast<unsigned>(a.lane[i] >= b.lane[i]) << i;
+        return bits;
+    }
+    // a, but the NaN of x where that has one.
+    static F keep_nan(const F &a, const F &x) {
+        return each([&](int i) { return x.lane[i] != x.lane[i] ? x.lane[i] : a.lane[i]; });
     }
 
     template <class Element>

@@ -3,7 +3,7 @@
 
 #include <immintrin.h>
 
-#include "radixrt/attention_simd.h"
+#include "radixrt/simd.h"
 
 namespace radixrt {
 namespace {
@@ -24,6 +24,11 @@ struct Simd {
     static F fma(F a, F b, F c) { return _mm256_fmadd_ps(a, b, c); }
     // The second where one is NaN.
     static F max(F a, F b) { return _mm256_max_ps(a, b); }
+
+    // Bit i: lane i of a is at least that of b.
+    static unsigned at_least(F a, F b) { return static_cast<unsigned>(_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_GE_OQ))); }
+    // a, but the NaN of x where that has one.
+    static F keep_nan(F a, F x) { return _mm256_blendv_ps(a, x, _mm256_cmp_ps(x, x, _CMP_UNORD_Q)); }
 
     static F load_as(const float *p) { return load(p); }
     static F load_as(const Bf16 *p) {

@@ -1,4 +1,4 @@
-// The elements of K/V and the arithmetic that every instruction set shares.  Everything here and in the files for one set lies in an
+// Elements of tensors and the arithmetic that every instruction set shares.  Everything here and in the files for one set lies in an
 // unnamed namespace: each set's translation unit must keep the code compiled for it to itself.
 #pragma once
 
