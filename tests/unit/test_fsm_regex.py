@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import time
 
@@ -108,6 +109,20 @@ def test_class_is_that_of_re_for_every_character(pattern: str) -> None:
     assert isinstance(tree, Characters)
     unmatched = "".join(EVERY[low : high + 1] for low, high in complement(tree.ranges))
     assert unmatched == re.sub(pattern, "", EVERY)
+
+
+ANCHORED = [
+    "a$", "a$\n", "a$\n?", "(a$|b)\n*", "a$$", "a$\n$", r"a\Z\n?", r"a$\Z", r"a$\n\Z", "a$.?", "(?s)a$.?", "(?s)a$.*",
+    "(a$\n?)+", "(a|$)*b?", "^a", "a?^b", "(^a|b)*", "(?:^|a)b", r"(\Aa|b)c?", "(^)*a", "b*^a", "(a|^b)(c|^a)?", "^$", "^$\n?",
+    "(^|$|a)+", "[ab]*$|c",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("pattern", ANCHORED)
+def test_anchors_are_those_of_re(pattern: str) -> None:
+    tables, compiled = regex(pattern), re.compile(pattern)
+    for text in map("".join, itertools.chain(*(itertools.product("abc\n", repeat=size) for size in range(5)))):
+        assert accepts(tables, text.encode()) == (compiled.fullmatch(text) is not None), text
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,6 @@ def _by_case(flags: int) -> tuple[str, Ranges]:
     blocks = ("".join(map(chr, range(start, start + 256))) for start in range(0, MAX_CODE_POINT, 256))
     changed = "".join(block for block in blocks if not block == block.lower() == block.upper())
     cased = {c for c in changed if not c == c.lower() == c.upper()}
-    cased = cased.union(*(c.lower() + c.upper() + c.title() + c.casefold() for c in cased))
     if flags & re.ASCII:
         cased = {c for c in cased if c.isascii()}
     return "".join(sorted(cased)), complement(union((ord(c), ord(c)) for c in cased))
