@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+TOOL = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": False}
 SCHEMA = {"type": "object", "properties": {"mood": {"enum": ["good", "bad"]}}, "required": ["mood"], "additionalProperties": False}
 USER = [{"role": "user", "content": "Write about the sea."}]
 
@@ -60,6 +61,22 @@ def test_a_response_is_remembered_until_it_is_deleted(server: Any) -> None:
     assert server.http.get(f"/v1/responses/{unkept['id']}").status_code == 404
 
 
+def test_functions_of_a_response_are_called(server: Any) -> None:
+    body = {
+        "input": "Add.", "tools": [{"type": "function", "name": "add", "parameters": TOOL}], "tool_choice": "required",
+        "max_output_tokens": 200,
+    }
+    call = next(item for item in post(server, "/v1/responses", body)["output"] if item["type"] == "function_call")
+    assert call["name"] == "add"
+    assert set(json.loads(call["arguments"])) == {"a"}
+    stream = events(server, "/v1/responses", body | {"stream": True})
+    arguments = "".join(event["delta"] for event in stream if event["type"] == "response.function_call_arguments.delta")
+    done = next(event for event in stream if event["type"] == "response.function_call_arguments.done")
+    assert arguments == done["arguments"]
+    back = [USER[0], call, {"type": "function_call_output", "call_id": call["call_id"], "output": "5"}]
+    assert post(server, "/v1/responses", {"input": back, "max_output_tokens": 4})["output"]
+
+
 def test_a_streamed_message_ends_as_the_whole_one_is(server: Any) -> None:
     body = {"model": "toy", "messages": USER, "max_tokens": 8, "temperature": 0}
     whole, stream = post(server, "/v1/messages?beta=true", body), events(server, "/v1/messages", body | {"stream": True})
@@ -97,6 +114,19 @@ def test_a_ttl_pins_the_prefix(server: Any) -> None:
     block = {"type": "text", "text": "Worth keeping for an hour.", "cache_control": {"type": "ephemeral", "ttl": "1h"}}
     post(server, "/v1/messages", {"model": "toy", "system": [block], "messages": USER, "max_tokens": 2})
     assert server.http.get("/server_info").json()["stats"]["num_pins"] >= 1
+
+
+def test_tools_of_a_message_are_used(server: Any) -> None:
+    body = {"messages": USER, "max_tokens": 200, "tools": [{"name": "add", "input_schema": TOOL}], "tool_choice": {"type": "any"}}
+    answer = post(server, "/v1/messages", body)
+    assert answer["stop_reason"] == "tool_use"
+    (use,) = (block for block in answer["content"] if block["type"] == "tool_use")
+    assert set(use["input"]) == {"a"}
+    stream = events(server, "/v1/messages", body | {"stream": True})
+    start = next(event for event in stream if event["type"] == "content_block_start" and event["content_block"]["type"] == "tool_use")
+    assert start["content_block"]["input"] == {}
+    deltas = [event for event in stream if event["type"] == "content_block_delta" and event["index"] == start["index"]]
+    assert set(json.loads("".join(event["delta"]["partial_json"] for event in deltas))) == {"a"}
 
 
 @pytest.mark.parametrize("stream", [False, True])
