@@ -83,6 +83,14 @@ class Vocabulary:
         return TokenTrie(b"".join(spellings), ends, tokens.astype(np.int32))
 
     @cached_property
+    def lengths_of(self) -> dict[bytes, tuple[int, ...]]:
+        """By its first two bytes, how long a token may be: longest first, one byte always among them."""
+        lengths: dict[bytes, set[int]] = {}
+        for spelled in self.token_of:
+            lengths.setdefault(spelled[:2], {1}).add(len(spelled))
+        return {start: tuple(sorted(found, reverse=True)) for start, found in lengths.items()}
+
+    @cached_property
     def max_token_bytes(self) -> int:
         """The length of the longest token."""
         return max(map(len, self.token_of), default=0)

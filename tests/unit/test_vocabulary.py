@@ -29,6 +29,11 @@ def test_a_spelling_has_its_lowest_id() -> None:
     assert vocabulary().token_of == {b"a": 0, b"ab": 1}
 
 
+def test_lengths_are_those_of_tokens_with_that_start() -> None:
+    words = vocabulary([b"a", b"ab", b"abcd", b"b", b"bc", b"abce"], ())
+    assert words.lengths_of == {b"a": (1,), b"ab": (4, 2, 1), b"b": (1,), b"bc": (2, 1)}
+
+
 def test_tokens_spell_a_text() -> None:
     assert vocabulary().spell([1, 0, 3, 4, 5]) == b"abaa"
 

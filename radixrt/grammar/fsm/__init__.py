@@ -33,7 +33,7 @@ CHEAP_RANGES = 4_000
 
 def prepare(vocabulary: Vocabulary) -> None:
     """Make what every compilation needs and only the first one would have to make."""
-    vocabulary.trie, vocabulary.token_of, vocabulary.end_mask  # noqa: B018
+    vocabulary.trie, vocabulary.lengths_of, vocabulary.end_mask  # noqa: B018
     for escape in (r"\d", r"\D", r"\w", r"\W", r"\s", r"\S"):
         named_class(escape, 0)
 

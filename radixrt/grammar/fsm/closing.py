@@ -15,21 +15,19 @@ MAX_SEARCHED = 16
 """How many states a search asks where their tokens lead; each takes a walk over the vocabulary."""
 MAX_UNSPELLED = 1024
 """How many states may have no way on that is spelled byte by byte."""
-_LONGEST = 64
-"""Longer tokens are not looked for when a text is cut."""
 
 
 def fewest_tokens(text: bytes, vocabulary: Vocabulary) -> list[int] | None:
     """Return the fewest tokens that spell a text, the longest first among equal ones; None when none do."""
-    token_of = vocabulary.token_of
-    longest = min(vocabulary.max_token_bytes, _LONGEST)
+    token_of, lengths_of = vocabulary.token_of, vocabulary.lengths_of
     never = len(text) + 1
     fewest = [never] * len(text) + [0]
     size = [0] * len(text)
     for start in range(len(text) - 1, -1, -1):
-        for end in range(min(start + longest, len(text)), start, -1):
-            if fewest[end] + 1 < fewest[start] and text[start:end] in token_of:
-                fewest[start], size[start] = fewest[end] + 1, end - start
+        for length in lengths_of.get(text[start : start + 2], (1,)):
+            end = start + length
+            if end <= len(text) and fewest[end] + 1 < fewest[start] and text[start:end] in token_of:
+                fewest[start], size[start] = fewest[end] + 1, length
     if fewest[0] == never:
         return None
     tokens, start = [], 0

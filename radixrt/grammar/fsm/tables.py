@@ -165,9 +165,14 @@ class Tables:
     def shortest_end(self, state: int) -> bytes:
         """Return a shortest text from a state to an end; among equal ones, readable bytes."""
         text = bytearray()
-        for left in range(int(self.distance[state]) - 1, -1, -1):
+        while (left := self._distance[state]) > 0:
+            run, states = self.run(state, left)
+            if run:
+                text += run
+                state = states[-1]
+                continue
             edges = range(self._first[state], self._first[state + 1])
-            nearer = [edge for edge in edges if self.distance[self._target[edge]] == left]
+            nearer = [edge for edge in edges if self._distance[self._target[edge]] == left - 1]
             choices = ((edge, _readable(self.low[edge], self.high[edge])) for edge in nearer)
             edge, byte = min(choices, key=lambda choice: not 32 < choice[1] < 127)
             text.append(byte)
@@ -177,7 +182,7 @@ class Tables:
     @property
     def memory_bytes(self) -> int:
         """How many bytes the tables take."""
-        return 26 * self.num_states + 10 * len(self.target)
+        return 30 * self.num_states + 10 * len(self.target)
 
     @cached_property
     def _first(self) -> array[int]:
@@ -186,6 +191,10 @@ class Tables:
     @cached_property
     def _target(self) -> array[int]:
         return array("i", self.target.tobytes())
+
+    @cached_property
+    def _distance(self) -> array[int]:
+        return array("i", self.distance.tobytes())
 
     @cached_property
     def _runs(self) -> tuple[array[int], array[int], bytes, array[int]]:
