@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
 
 LIMITS = LLParserLimits(  # fuel is deterministic: about 20 ms to compile, and 15 ms for the worst mask
+    max_items_in_row=8_000,
     initial_lexer_fuel=1_000_000,
     step_lexer_fuel=200_000,
     step_max_items=50_000,
@@ -36,6 +37,8 @@ LIMITS = LLParserLimits(  # fuel is deterministic: about 20 ms to compile, and 1
 ESCAPES = 'nrbtf\\"'
 """Escapes allowed in JSON strings.  Without ``\\u`` every character has one spelling, so that no key can hide behind another."""
 CHEAP_BYTES = 8 * 1024
+CHEAP_CHOICES = 8
+_MULTIPLYING = re.compile(r'"(?:oneOf|allOf|not|if|contains|dependen\w+|minProperties|maxProperties|\$dynamicRef)"')
 RECENT = 4
 
 
@@ -142,8 +145,8 @@ def compile(spec: GrammarSpec, vocabulary: Vocabulary) -> LLGuidanceGrammar:
 
 
 def is_cheap(spec: GrammarSpec) -> bool:
-    """Whether compiling surely takes some milliseconds, as it does for all but long schemas: work is bounded in units of fuel."""
-    return len(spec.text) <= CHEAP_BYTES
+    """Whether compiling surely takes some milliseconds: a short schema with few choices that may multiply."""
+    return len(spec.text) <= CHEAP_BYTES and len(_MULTIPLYING.findall(spec.text)) <= CHEAP_CHOICES
 
 
 def to_bytes(grammar: LLGuidanceGrammar) -> bytes:

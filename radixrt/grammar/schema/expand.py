@@ -21,6 +21,7 @@ from radixrt.grammar.schema.values import key_of, type_of
 
 MAX_SHAPES = 256
 MAX_WORK = 20_000
+NODE_WORK = 5
 CONTAINS_REACH = 4  # among that many first items those that ``contains`` asks for are looked for
 SUBSETS = 4  # of that many choices every subset is tried, where it matters which of them an instance meets
 
@@ -42,6 +43,7 @@ class Expander:
         self._shapes: dict[State, Shapes] = {}
         self._constants: dict[Any, Site] = {}
         self._asked: set[Site] = set()
+        self._nodes: dict[tuple[Site, bool, bool, bool], Shapes] = {}
         self._work = 0
         self._dropped: list[tuple[str, str]] = []
         self.nothing = Site(False, "", "")
@@ -74,15 +76,35 @@ class Expander:
             return [NOTHING_SAID] if site.value == positive else []
         if (site, positive) in trail:
             raise refused("$ref", site.pointer, "the reference leads back to itself")
+        known = (site, positive, subsets, needed)
+        if known in self._nodes:
+            return self._nodes[known]
+        cuts = self.checker.cuts
+        self._work_done(NODE_WORK, site)
         trail |= {(site, positive)}
         if positive:
-            return self._met(site, trail, subsets or any(name in site.value for name in ("unevaluatedItems", "unevaluatedProperties")))
+            counting = subsets or any(name in site.value for name in ("unevaluatedItems", "unevaluatedProperties"))
+            shapes = self._met(site, trail, counting)
+        else:
+            shapes = self._violated(site, trail, needed=needed)
+        if self.checker.is_certain or self.checker.cuts == cuts:
+            self._nodes[known] = shapes
+        return shapes
+
+    def _violated(self, site: Site, trail: frozenset[Any], *, needed: bool) -> Shapes:
         dropped = len(self._dropped)
         shapes = [silent(shape) for shape in self._unmet(site, trail)]
-        if needed and not shapes and len(self._dropped) > dropped:
+        if not shapes and len(self._dropped) > dropped:
             keyword, pointer = self._dropped[dropped]
-            raise refused(keyword, pointer, "it cannot be negated, as not, oneOf or if ask for")
+            if needed:
+                raise refused(keyword, pointer, "it cannot be negated, as not, oneOf or if ask for")
         return shapes
+
+    def _work_done(self, amount: int, site: Site) -> None:
+        """Count work, some microseconds a unit; the limit bounds how long any schema takes."""
+        self._work += amount
+        if self._work > MAX_WORK:
+            raise GrammarError("The schema is too complex: its choices multiply.", code="grammar_too_complex", pointer=site.pointer)
 
     def _wrong(self, site: Site, *path: str | int) -> State | None:
         """The state of what does not meet a subschema; None where nothing can be said of it."""
@@ -102,12 +124,11 @@ class Expander:
             self._asked.discard(below)
 
     def _product(self, left: Shapes, right: Shapes, site: Site) -> Shapes:
-        self._work += len(left) * len(right)
-        if self._work > MAX_WORK:
-            raise GrammarError("The schema is too complex: its choices multiply.", code="grammar_too_complex")
+        self._work_done(len(left) * len(right), site)
         both = [shape for one in left for other in right if (shape := meet(one, other)) is not None]
         if len(both) > MAX_SHAPES:
-            raise refused("schema", site.pointer, f"its choices multiply to more than {MAX_SHAPES}")
+            message = f"The schema is too complex: the choices at #{site.pointer or '/'} multiply to more than {MAX_SHAPES}."
+            raise GrammarError(message, code="grammar_too_complex", pointer=site.pointer)
         return both
 
     def _met(self, site: Site, trail: frozenset[Any], subsets: bool) -> Shapes:

@@ -23,6 +23,8 @@ class Checker:
     def __init__(self, expander: Expander) -> None:
         self._expander = expander
         self._open: list[State] = []
+        self._disjoint: dict[frozenset[Site], bool] = {}
+        self._known_keys: dict[State, frozenset[Any] | None] = {}
         self.cuts = 0  # questions that were not followed any further
 
     def shapes(self, state: State) -> list[Shape]:
@@ -35,10 +37,14 @@ class Checker:
 
     def fits(self, shape: Shape, value: Any) -> bool:
         """Whether a value has a shape.  Formats are taken as met: they are annotations of values given in full."""
+        if shape.values is not None and key_of(value) not in {key_of(other) for other in shape.values}:
+            return False
+        return self._fits_besides(shape, value)
+
+    def _fits_besides(self, shape: Shape, value: Any) -> bool:
+        """Whether a value has a shape, leaving aside which values it lists."""
         kind = type_of(value)
         if kind not in shape.types:
-            return False
-        if shape.values is not None and key_of(value) not in {key_of(other) for other in shape.values}:
             return False
         match kind:
             case "number":
@@ -74,12 +80,45 @@ class Checker:
         if shape.values is None:
             types = frozenset(kind for kind in shape.types if not _contradicts(shape, kind))
             return None if not types else replace(shape, types=types) if types != shape.types else shape
-        kept = tuple(value for value in shape.values if self.fits(shape, value))
+        kept = tuple(value for value in shape.values if self._fits_besides(shape, value))
         return Shape(types=frozenset(map(type_of, kept)), values=kept) if kept else None
 
     def disjoint(self, one: Site, other: Site) -> bool:
         """Whether certainly nothing meets both schemas."""
-        return self.empty(frozenset(((one, True), (other, True))))
+        pair = frozenset((one, other))
+        known = self._disjoint.get(pair)
+        if known is None:
+            cuts = self.cuts
+            sides = [self._expander.shapes(frozenset(((site, True),))) for site in (one, other)]
+            known = all(self._told_apart(left, right) for left in sides[0] for right in sides[1])
+            known = known or self.empty(frozenset(((one, True), (other, True))))
+            if self.is_certain or self.cuts == cuts:
+                self._disjoint[pair] = known
+        return known
+
+    def _told_apart(self, one: Shape, other: Shape) -> bool:
+        """Whether it shows at once that nothing has both shapes: by type, or by a member both give a few values for."""
+        common = one.types & other.types
+        if not common:
+            return True
+        if common != {"object"} or one.values is not None or other.values is not None:
+            return False
+        for name in {*one.required, *other.required}:
+            keys, others = self._keys(one.member(name)), self._keys(other.member(name))
+            if keys is not None and others is not None and not keys & others:
+                return True
+        return False
+
+    def _keys(self, state: State) -> frozenset[Any] | None:
+        """The keys of the values that meet a state; None unless it is plain that they are finitely many."""
+        if state not in self._known_keys:
+            few = len(state) == 1 and all(
+                positive and isinstance(site.value, dict) and site.value.keys() & {"const", "enum"} for site, positive in state
+            )
+            shapes = self._expander.shapes(state) if few else []
+            finite = few and all(shape.values is not None for shape in shapes)
+            self._known_keys[state] = frozenset(key_of(value) for shape in shapes for value in shape.values or ()) if finite else None
+        return self._known_keys[state]
 
     def empty(self, state: State) -> bool:
         """Whether certainly nothing meets a state; False where that is not known, as it is not of what recurs or cannot be said."""
