@@ -7,6 +7,7 @@ private event loop in a thread of its own, and in the thread of the core.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import concurrent.futures
 import os
 import threading
@@ -52,6 +53,8 @@ class Engine:
         self._engine = AsyncEngine(config or EngineConfig.of(**options), in_process=True, client=client, tokenizer=tokenizer)
         self._thread = _LoopThread()
         self._finalizer = weakref.finalize(self, _close, self._thread, self._engine)
+        # Earlier than atexit does, which is only after the executors that a step needs were shut down.
+        getattr(threading, "_register_atexit", atexit.register)(self._finalizer)
         try:
             self._thread.run(self._engine.start())
         except BaseException:

@@ -322,6 +322,7 @@ def test_a_script_needs_no_main_guard() -> None:
         env={"PYTHONPATH": f"{ROOT}:{ROOT / 'frontend'}", "PATH": ""},
     )  # fmt: skip
     assert done.stdout == "done\n", done.stderr
+    assert "Error" not in done.stderr
 
 
 

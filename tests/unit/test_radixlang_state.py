@@ -521,3 +521,17 @@ def test_a_backend_is_told_of_programs_their_parents_and_their_ends() -> None:
     while len(backend.ended) < 2 and time.monotonic() < deadline:
         time.sleep(0.001)
     assert [program.name for program in backend.ended] == ["child", "parent"]
+
+
+def test_a_program_runs_where_a_loop_is_running_as_in_a_notebook() -> None:
+    @function
+    def program(s: State) -> str:
+        s += "a" + gen("x")
+        return str(s["x"])
+
+    async def cell() -> list[State]:
+        backend = ScriptedBackend(lambda request: "x")
+        batch: list[State] = program.run_batch([{}, {}], backend=backend)
+        return [program.run(backend=backend), *batch]
+
+    assert [state.ret_value for state in asyncio.run(cell())] == ["x"] * 3
