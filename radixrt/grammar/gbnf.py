@@ -12,7 +12,7 @@ from radixrt.errors import GrammarError
 
 MAX_RULES = 4096
 MAX_REPEAT = 1000
-MAX_REPEAT_PRODUCT = 100_000
+MAX_REPEAT_PRODUCT = 5_000
 MAX_DEPTH = 64
 
 _TOKEN = re.compile(

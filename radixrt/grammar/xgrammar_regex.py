@@ -7,7 +7,7 @@ import re
 from radixrt.errors import GrammarError
 
 MAX_REPEAT = 1000
-MAX_PRODUCT = 100_000
+MAX_PRODUCT = 5_000
 
 _PIECE = re.compile(
     r"""(?P<open>\((?:\?:)?(?!\?))

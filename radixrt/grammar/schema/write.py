@@ -15,7 +15,7 @@ from radixrt.grammar.schema.patterns import engine_pattern
 from radixrt.grammar.schema.problems import refused
 from radixrt.grammar.schema.shapes import ALL_TYPES, NOTHING_SAID, Shape, State
 from radixrt.grammar.schema.unique import unique_arrays
-from radixrt.grammar.schema.values import TYPES, plain
+from radixrt.grammar.schema.values import TYPES, key_of, plain
 
 _UNSPELLED = re.compile(r"[\x00-\x07\x0b\x0e-\x1f\x7f]")
 MAX_STATES = 4000
@@ -66,6 +66,9 @@ class Writer:
         written: list[Schema] = []
         for shape in shapes:
             written += [choice for choice in self._written(shape) if choice is not False and choice not in written]
+        values = {key_of(value): value for choice in written if isinstance(choice, dict) and "enum" in choice for value in choice["enum"]}
+        if values:
+            written = [{"enum": list(values.values())}, *(choice for choice in written if isinstance(choice, bool) or "enum" not in choice)]
         if not written:
             return False
         if True in written or {} in written:
