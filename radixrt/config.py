@@ -136,6 +136,7 @@ class ScheduleConfig:
     enable_prefill_delayer: bool = option(False, "gather small prompts into one step while others decode")
     prefill_delayer_max_delay_passes: int = option(30, "most steps that a small prompt is held back", metavar="PASSES")
     prefill_delayer_max_delay_ms: float | None = option(None, "longest time that a small prompt is held back", metavar="MS")
+    profile_steps: str | None = option(None, "write when the parts of each step ran to a file, as a Chrome trace", metavar="FILE")
     disable_overlap_schedule: bool = option(False, "do the host work of a step after its forward pass, not under it")
 
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import torch
 
@@ -26,6 +28,7 @@ from radixrt.engine.kv_publisher import KVEventsConfig, KVPublisher
 from radixrt.engine.questions import AnyAnswer, AnyQuestion, Done, Pause, Resume, ViewRequests
 from radixrt.engine.request_view import view_requests
 from radixrt.engine.step_loop import StepLoop
+from radixrt.engine.step_profile import ProfiledStream, StepProfile
 from radixrt.errors import ConfigError, GrammarError, InvalidSampling, Overloaded, PromptTooLong, RequestError
 from radixrt.grammar import dormant
 from radixrt.grammar.base import Grammar, GrammarState
@@ -35,7 +38,7 @@ from radixrt.models import Model
 from radixrt.models.config import ModelShape
 from radixrt.runner.loader import load_model
 from radixrt.runner.runner import ModelRunner
-from radixrt.runner.stream import InlineStream, ThreadStream
+from radixrt.runner.stream import InlineStream, Stream, ThreadStream
 from radixrt.schedule.batching import build_batch, build_sampling, read_results
 from radixrt.schedule.drafter import Drafter
 from radixrt.schedule.masks import MaskArena
@@ -94,6 +97,7 @@ class EngineCore:
         runner: ModelRunner,
         device: torch.device,
         overlap: bool,
+        profile: StepProfile | None = None,
         grammars: CompileService | None = None,
         random_seed: int | None = None,
     ) -> None:
@@ -112,7 +116,8 @@ class EngineCore:
             grammars, self._queue, waiting_timeout=config.schedule.waiting_timeout
         )
         batches = BatchRunner(runner, scheduler.cache.page_table, info.vocab_size, device, scheduler.counters)
-        self._loop = StepLoop(scheduler, batches, overlap=overlap)
+        self._profile = profile
+        self._loop = StepLoop(scheduler, batches, overlap=overlap, span=profile.span if profile is not None else nullcontext)
 
     @classmethod
     def load(cls, config: EngineConfig, *, progress: Callable[[int, int, str], None] | None = None) -> EngineCore:
@@ -178,7 +183,10 @@ class EngineCore:
         )
         overlap = not schedule.disable_overlap_schedule
         # Kernels of other devices are asynchronous by themselves; on a CPU a thread makes them so.
-        stream = ThreadStream() if overlap and device.type == "cpu" else InlineStream()
+        stream: Stream = ThreadStream() if overlap and device.type == "cpu" else InlineStream()
+        profile = None if schedule.profile_steps is None else StepProfile(Path(schedule.profile_steps))
+        if profile is not None:
+            stream = ProfiledStream(stream, profile)
         runner = ModelRunner(model=model, pool=pool, backend=backend, stream=stream, num_rows=num_rows, device=device)
         info = ModelInfo(
             model_path="", architecture=shape.architecture, vocab_size=shape.vocab_size, context_length=shape.context_length,
@@ -186,7 +194,7 @@ class EngineCore:
         )
         return cls(
             info=info, config=EngineConfig(cache=cache, schedule=schedule), scheduler=scheduler, runner=runner, device=device,
-            overlap=overlap, grammars=None if grammars is None else grammars(info), random_seed=random_seed,
+            overlap=overlap, profile=profile, grammars=None if grammars is None else grammars(info), random_seed=random_seed,
         )
 
     def add(self, request: GenerateRequest) -> None:
@@ -338,6 +346,8 @@ class EngineCore:
         """Let queued work end."""
         self._runner.close()
         self._desk.close()
+        if self._profile is not None:
+            self._profile.close()
         if self._grammars is not None:
             self._grammars.close()
 

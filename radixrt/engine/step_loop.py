@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
 from radixrt.errors import EngineStopped
@@ -18,6 +19,9 @@ from radixrt.schedule.step import RowResult, ScheduledStep
 from radixrt.types import TokenOutput
 
 logger = logging.getLogger(__name__)
+
+# Gives a block of this name to whoever records times.
+Span = Callable[[str], AbstractContextManager[object]]
 
 # Failed steps in a row after which the fault is the engine's and not one step's.
 MAX_FAILED_STEPS = 3
@@ -67,8 +71,9 @@ class Flight:
 class StepLoop:
     """Drives a scheduler and a runner, one step a call; with ``overlap`` one step is in flight between calls."""
 
-    def __init__(self, scheduler: Scheduler, runner: StepRunner, *, overlap: bool) -> None:
+    def __init__(self, scheduler: Scheduler, runner: StepRunner, *, overlap: bool, span: Span = nullcontext) -> None:
         self.overlap = overlap
+        self._span = span
         self.steps = self.failed_steps = 0
         self._scheduler = scheduler
         self._runner = runner
@@ -86,15 +91,18 @@ class StepLoop:
         self.steps += 1
         before, self._in_flight = self._in_flight, None
         try:
-            step = self._scheduler.schedule(now)  # decide: slots are allocated, prefixes published
+            with self._span("schedule"):
+                step = self._scheduler.schedule(now)  # decide: slots are allocated, prefixes published
         except Exception as error:  # half a decision: nothing that the scheduler holds can be trusted
             return self._fail(None, error)
         outputs: list[TokenOutput] = []
-        flight = Flight(step, self._runner) if step.rows else None  # queued on the stream
+        with self._span("launch"):
+            flight = Flight(step, self._runner) if step.rows else None  # queued on the stream
         if before is not None and not self._commit(before, outputs):  # host work that hides under that forward pass
             flight = None  # it was launched on top of a step that failed, and reads what that one never wrote
         if flight is not None:
-            flight.sample()  # queued on the stream; needs the tokens just committed
+            with self._span("sampling"):
+                flight.sample()  # queued on the stream; needs the tokens just committed
             if self.overlap:
                 self._in_flight = flight
             else:
@@ -104,7 +112,10 @@ class StepLoop:
     def _commit(self, flight: Flight, outputs: list[TokenOutput]) -> bool:
         """Take in a step; False when it failed."""
         try:
-            outputs += self._scheduler.commit(flight.step, flight.results())
+            with self._span("wait"):
+                results = flight.results()
+            with self._span("commit"):
+                outputs += self._scheduler.commit(flight.step, results)
         except Exception as error:
             outputs += self._fail(flight.step, error)
             return False

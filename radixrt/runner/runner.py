@@ -59,20 +59,21 @@ class ModelRunner:
 
     def forward(self, batch: Batch) -> Future[Logits]:
         """Queue the forward pass of a step."""
-        return self._submit(lambda: self._forward(batch))
+        return self._submit("compute forward", lambda: self._forward(batch))
 
     def sample(self, batch: Batch, logits: Future[Logits], sampling: SamplingBatch) -> Pending:
         """Queue the sampling of a step whose forward pass was queued before."""
-        return Pending(self._submit(lambda: self._sample(batch, logits.result(), sampling)))
+        return Pending(self._submit("compute sample", lambda: self._sample(batch, logits.result(), sampling)))
 
     def close(self) -> None:
         self._stream.close()
 
-    def _submit(self, work: Callable[[], T]) -> Future[T]:
+    def _submit(self, name: str, work: Callable[[], T]) -> Future[T]:
         def run() -> T:
             with torch.inference_mode():
                 return work()
 
+        run.__name__ = name  # what a profile calls it
         return self._stream.submit(run)
 
     def _forward(self, batch: Batch) -> Logits:
