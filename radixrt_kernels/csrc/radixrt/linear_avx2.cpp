@@ -10,6 +10,8 @@ namespace radixrt {
 namespace {
 
 constexpr int kHalf = 8;
+// Tokens whose products are computed together.
+constexpr int kGroup = 4;
 
 __m256 load_halves(const std::uint8_t *from) { return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i *>(from))); }
 
@@ -40,41 +42,46 @@ inline Weights load_weights(const std::uint8_t *numbers) {
     return weights;
 }
 
-template <WeightType type>
-inline __m256i dot(const Weights &weights, const std::int8_t *a) {
+// The sums of the products of one block with some tokens.  Column by column over all tokens, not token by token: the chains of
+// additions are long, and a scheduler holds less than one of them.
+template <WeightType type, int tokens>
+inline void dots(const Weights &weights, const std::int8_t *a, __m256i *sums) {
     const __m256i ones = _mm256_set1_epi16(1);
-    if constexpr (type == WeightType::q8_0) {
-        // 128 * 127 * 2 fits 16 bits, twice that does not.
-        __m256i sum = _mm256_setzero_si256();
-        for (int j = 0; j < 8; ++j) {
-            const __m256i signed_a = _mm256_sign_epi8(four_columns(a + 4 * j), weights.columns[j]);
-            sum = _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_abs_epi8(weights.columns[j]), signed_a), ones));
+    for (int token = 0; token < tokens; ++token) sums[token] = _mm256_setzero_si256();
+    for (int j = 0; j < 8; ++j) {
+        for (int token = 0; token < tokens; ++token) {
+            const __m256i column = four_columns(a + token * kBlock + 4 * j);
+            if constexpr (type == WeightType::q8_0) {
+                // 128 * 127 * 2 fits 16 bits, twice that does not.
+                const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(weights.columns[j]), _mm256_sign_epi8(column, weights.columns[j]));
+                sums[token] = _mm256_add_epi32(sums[token], _mm256_madd_epi16(pairs, ones));
+            } else {
+                // 15 * 127 * 2 fits 16 bits eight times.
+                sums[token] = _mm256_add_epi16(sums[token], _mm256_maddubs_epi16(weights.columns[j], column));
+            }
         }
-        return sum;
-    } else {
-        // 15 * 127 * 2 fits 16 bits eight times.
-        __m256i even = _mm256_maddubs_epi16(weights.columns[0], four_columns(a));
-        __m256i odd = _mm256_maddubs_epi16(weights.columns[1], four_columns(a + 4));
-        for (int j = 2; j < 8; j += 2) {
-            even = _mm256_add_epi16(even, _mm256_maddubs_epi16(weights.columns[j], four_columns(a + 4 * j)));
-            odd = _mm256_add_epi16(odd, _mm256_maddubs_epi16(weights.columns[j + 1], four_columns(a + 4 * j + 4)));
-        }
-        return _mm256_madd_epi16(_mm256_add_epi16(even, odd), ones);
     }
+    if constexpr (type != WeightType::q8_0)
+        for (int token = 0; token < tokens; ++token) sums[token] = _mm256_madd_epi16(sums[token], ones);
 }
 
-template <WeightType type>
-inline __m256 add_block(__m256 y, const Weights &weights, __m256 d, __m256 m, const QuantizedRows &rows, std::int64_t place) {
-    const __m256 product = _mm256_cvtepi32_ps(dot<type>(weights, rows.numbers + place * kBlock));
-    __m256 term;
-    if constexpr (type == WeightType::q4_0) {
-        term = _mm256_mul_ps(d, _mm256_sub_ps(product, _mm256_set1_ps(8.0f * rows.sums[place])));
-    } else if constexpr (type == WeightType::q4_1) {
-        term = _mm256_add_ps(_mm256_mul_ps(d, product), _mm256_mul_ps(m, _mm256_set1_ps(rows.sums[place])));
-    } else {
-        term = _mm256_mul_ps(d, product);
+// y = y + scale * (d * dot [+ m * sum of a]) for one block and some tokens.
+template <WeightType type, int tokens>
+inline void add_block(__m256 *y, const Weights &weights, __m256 d, __m256 m, const QuantizedRows &rows, std::int64_t place) {
+    __m256i sums[tokens];
+    dots<type, tokens>(weights, rows.numbers + place * kBlock, sums);
+    for (int token = 0; token < tokens; ++token) {
+        const __m256 product = _mm256_cvtepi32_ps(sums[token]);
+        __m256 term;
+        if constexpr (type == WeightType::q4_0) {
+            term = _mm256_mul_ps(d, _mm256_sub_ps(product, _mm256_set1_ps(8.0f * rows.sums[place + token])));
+        } else if constexpr (type == WeightType::q4_1) {
+            term = _mm256_add_ps(_mm256_mul_ps(d, product), _mm256_mul_ps(m, _mm256_broadcast_ss(rows.sums + place + token)));
+        } else {
+            term = _mm256_mul_ps(d, product);
+        }
+        y[token] = _mm256_add_ps(y[token], _mm256_mul_ps(term, _mm256_broadcast_ss(rows.scales + place + token)));
     }
-    return _mm256_add_ps(y, _mm256_mul_ps(term, _mm256_set1_ps(rows.scales[place])));
 }
 
 template <WeightType type>
@@ -95,12 +102,19 @@ void few(const std::uint8_t *panel, std::int64_t blocks, const QuantizedRows &ro
             const int row = half * kHalf;
             const __m256 d = load_halves(panel + 2 * row), m = offsets<type>(panel, row);
             const Weights weights = load_weights<type>(panel + numbers_at(type) + 4 * row);
-            for (int token = 0; token < tokens; ++token)
-                y[half][token] = add_block<type>(y[half][token], weights, d, m, rows, block * rows.tokens + first + token);
+            add_block<type, tokens>(y[half], weights, d, m, rows, block * rows.tokens + first);
         }
     }
     for (int half = 0; half < 2; ++half)
         for (int token = 0; token < tokens; ++token) _mm256_storeu_ps(out + token * kPanel + half * kHalf, y[half][token]);
+}
+
+template <WeightType type, int tokens>
+inline void add_to_memory(float *out, const Weights &weights, __m256 d, __m256 m, const QuantizedRows &rows, std::int64_t place) {
+    __m256 y[tokens];
+    for (int token = 0; token < tokens; ++token) y[token] = _mm256_loadu_ps(out + token * kPanel);
+    add_block<type, tokens>(y, weights, d, m, rows, place);
+    for (int token = 0; token < tokens; ++token) _mm256_storeu_ps(out + token * kPanel, y[token]);
 }
 
 template <WeightType type>
@@ -119,8 +133,10 @@ void quantized_panel(const std::uint8_t *panel, std::int64_t blocks, const Quant
             const Weights weights = load_weights<type>(panel + numbers_at(type) + 4 * row);
             float *y = out + row;
             std::int64_t place = block * rows.tokens + first;
-            for (int token = 0; token < tokens; ++token, y += kPanel, ++place)
-                _mm256_storeu_ps(y, add_block<type>(_mm256_loadu_ps(y), weights, d, m, rows, place));
+            int token = 0;
+            for (; token + kGroup <= tokens; token += kGroup, y += kGroup * kPanel, place += kGroup)
+                add_to_memory<type, kGroup>(y, weights, d, m, rows, place);
+            for (; token < tokens; ++token, y += kPanel, ++place) add_to_memory<type, 1>(y, weights, d, m, rows, place);
         }
     }
 }
