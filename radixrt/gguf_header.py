@@ -62,9 +62,27 @@ class Cursor:
             # Each string takes at least its length field, which bounds the loop by the file.
             if count * _U64.size > len(self.data) - self.position:
                 raise Malformed("an array is longer than the file")
-            return [self.string() for _ in range(count)]
+            return self._strings(count)
         layout = _layout(item)
         return [value for (value,) in layout.iter_unpack(self.take(count * layout.size))]
+
+    def _strings(self, count: int) -> list[str]:
+        # A vocabulary is a hundred thousand of them: as ``string``, in one loop.
+        data, position, found = self.data, self.position, []
+        try:
+            for _ in range(count):
+                start = position + _U64.size
+                (size,) = _U64.unpack_from(data, position)
+                position = start + size
+                if position > len(data):
+                    raise Malformed("it ends inside its header")
+                found.append(str(data[start:position], "utf-8"))
+        except struct.error as error:
+            raise Malformed("it ends inside its header") from error
+        except UnicodeDecodeError as error:
+            raise Malformed("a string is not UTF-8") from error
+        self.position = position
+        return found
 
     def _scalar(self, layout: struct.Struct) -> Any:
         return layout.unpack(self.take(layout.size))[0]

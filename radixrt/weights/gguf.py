@@ -136,8 +136,8 @@ def hugging_face_name(name: str) -> str:
 
 def half_rotation_rows(tensor: Tensor, heads: int) -> Tensor:
     """Reorder the rows of each head from interleaved pairs (0, 1), (2, 3), … to first halves, then second halves."""
-    pairs = tensor.view(heads, tensor.shape[0] // heads // 2, 2, -1)
-    return pairs.transpose(1, 2).reshape(tensor.shape)
+    order = np.arange(len(tensor)).reshape(heads, -1, 2).swapaxes(1, 2).reshape(-1)
+    return torch.from_numpy(tensor.numpy()[order])
 
 
 def _parse(data: np.ndarray) -> tuple[dict[str, Any], dict[str, GGUFTensor]]:
