@@ -1,0 +1,101 @@
+"""The Llama family on compiled kernels against the torch code, which is its definition, and rounded weights against full ones."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from conformance_models import OURS, PROMPT, save
+from ragged import Sequences
+from torch import Tensor
+
+from radixrt.config import EngineConfig, Hardware, ModelConfig, resolve
+from radixrt.errors import ConfigError
+from radixrt.models.llama import Llama
+from radixrt.runner.loader import LoadedModel, load_model
+from radixrt.text.tokenizer import load_tokenizer
+from radixrt_kernels.ops import NATIVE
+
+if not NATIVE:
+    pytest.skip("nothing was compiled", allow_module_level=True)
+
+from radixrt.models.native_llama import NativeLlama
+
+NUM_PERPLEXITY_TOKENS = 600
+WIDE = {"hidden_size": 64, "intermediate_size": 96, "head_dim": 16}
+
+
+def load(folder: Path, quantization: str) -> LoadedModel:
+    loaded = load_model(ModelConfig(model_path=str(folder), device="cpu", dtype="float32", quantization=quantization))
+    assert isinstance(loaded.model, Llama if quantization == "none" else NativeLlama)
+    return loaded
+
+
+def logits(loaded: LoadedModel, *chunks: list[int]) -> Tensor:
+    sequences = Sequences(loaded.model)
+    return torch.cat([sequences.extend({0: chunk})[0] for chunk in chunks])
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_every_flag_is_that_of_the_torch_code(name: str, tmp_path: Path) -> None:
+    save(OURS[name], tmp_path)
+    ours, definition = (load(tmp_path, quantization) for quantization in ("file", "none"))
+    torch.testing.assert_close(logits(ours, PROMPT[:10], PROMPT[10:11], PROMPT[11:]), logits(definition, PROMPT), atol=1e-4, rtol=0.0)
+
+
+@pytest.mark.parametrize(("kind", "tolerance"), [("q8_0", 0.05), ("q4_1", 0.4), ("q4_0", 0.4)])
+@pytest.mark.parametrize("name", ["llama-biases", "qwen3", "llama-tied"])
+def test_weights_are_rounded_at_load(name: str, kind: str, tolerance: float, tmp_path: Path) -> None:
+    config = OURS[name].__class__(**{**OURS[name].to_dict(), **WIDE})
+    save(config, tmp_path)
+    rounded, full = load(tmp_path, kind), load(tmp_path, "none")
+    assert isinstance(rounded.model, NativeLlama)
+    assert set(rounded.model.weight_bytes) == {kind, "q8_0"}
+    theirs = logits(full, PROMPT)
+    error = float((logits(rounded, PROMPT) - theirs).norm() / theirs.norm())
+    assert 0.0 < error < tolerance
+
+
+def test_rows_that_are_no_whole_blocks_stay_as_they_are(tmp_path: Path) -> None:
+    save(OURS["llama"], tmp_path)
+    loaded = load(tmp_path, "q8_0")
+    assert isinstance(loaded.model, NativeLlama)
+    assert set(loaded.model.weight_bytes) == {"f32"}
+
+
+@pytest.mark.parametrize(
+    ("options", "hardware", "kept"),
+    [
+        ({}, Hardware(native=True), "file"),
+        ({}, Hardware(), "none"),
+        ({"dtype": "float32"}, Hardware(native=True), "none"),
+        ({"dtype": "bfloat16"}, Hardware(native=True), "none"),
+        ({"model_impl": "transformers"}, Hardware(native=True), "none"),
+        ({}, Hardware(native=True, cuda=True), "none"),
+        ({"quantization": "q8_0"}, Hardware(native=True), "q8_0"),
+        ({"quantization": "q8_0"}, Hardware(), None),
+        ({"quantization": "q4_0", "dtype": "bfloat16"}, Hardware(native=True), None),
+    ],
+)
+def test_what_auto_means(options: dict[str, str], hardware: Hardware, kept: str | None) -> None:
+    config = EngineConfig(model=ModelConfig(**options))
+    if kept is None:
+        with pytest.raises(ConfigError, match="--quantization"):
+            resolve(config, hardware)
+    else:
+        assert resolve(config, hardware).model.quantization == kept
+
+
+@pytest.mark.model
+def test_perplexity_is_within_a_hundredth_of_that_of_full_weights(smollm2: LoadedModel) -> None:
+    kept = load_model(replace(resolve(EngineConfig(), Hardware(native=True)).model))
+    assert isinstance(kept.model, NativeLlama)
+    assert set(kept.model.weight_bytes) == {"q4_1", "q8_0"}
+    text = (Path(__file__).parents[2] / "LICENSE").read_text()
+    tokens = load_tokenizer(kept.files.tokenizer).encode(text)[:NUM_PERPLEXITY_TOKENS]
+    ours, full = (
+        torch.nn.functional.cross_entropy(logits(loaded, tokens)[:-1], torch.tensor(tokens[1:])) for loaded in (kept, smollm2)
+    )
+    assert 0.0 < float((ours - full).exp().sub(1.0).abs()) < 0.01
