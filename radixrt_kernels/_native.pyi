@@ -45,6 +45,16 @@ class Decoder:
         embedding: PackedMatrix,
         head: PackedMatrix,
     ) -> None: ...
+    def forward(
+        self,
+        ids: Tensor,
+        positions: Tensor,
+        table: Tensor,
+        storage: KVStorage,
+        slots: Tensor,
+        plans: list[AttentionPlan],
+        x: Tensor,
+    ) -> None: ...
     def embed(self, ids: Tensor, x: Tensor) -> None: ...
     def project(self, layer: int, x: Tensor, positions: Tensor, table: Tensor, qkv: Tensor) -> None: ...
     def finish_layer(self, layer: int, attended: Tensor, x: Tensor) -> None: ...

@@ -42,17 +42,19 @@ def ragged_batch(ids: Sequence[Sequence[int]], starts: Sequence[int], tables: Se
 class Sequences:
     """A few sequences of a model, extended together; slots are handed out in a random order and start as NaN."""
 
-    def __init__(self, model: Model, *, num_slots: int = 2048, seed: int = 0) -> None:
+    def __init__(
+        self, model: Model, *, num_slots: int = 2048, seed: int = 0, backend: str = "torch_sdpa", dtype: torch.dtype = torch.float32
+    ) -> None:
         shape = model.shape
         self.model = model
         self.pool = KVPool(
             num_layers=shape.num_layers, num_slots=num_slots, num_kv_heads=shape.num_kv_heads, head_dim=shape.head_dim,
-            dtype=torch.float32, device="cpu",
+            dtype=dtype, device="cpu",
         )  # fmt: skip
         for stored in (*self.pool.k, *self.pool.v):
             stored.fill_(torch.nan)
         self.free = torch.randperm(num_slots, generator=torch.Generator().manual_seed(seed))
-        self.backend = select_backend("torch_sdpa")
+        self.backend = select_backend(backend)
         self.tables: dict[int, Tensor] = {}
 
     def share(self, source: int, target: int, length: int) -> None:

@@ -6,12 +6,13 @@ The same models as ``llama``, which is its definition; a row's result depends on
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from radixrt.attention.base import ForwardContext
+from radixrt.attention.native import NativePlan
 from radixrt.models.config import LlamaConfig
 from radixrt.models.layers import Rope
 from radixrt.weights.blocks import BlockTensor
@@ -81,6 +82,13 @@ class NativeLlama:
         num_heads, num_kv_heads, head_dim = config.num_heads, self.shape.num_kv_heads, self.shape.head_dim
         table = self.rope.table(int((batch.starts + batch.counts).max()))
         x = torch.empty(len(input_ids), config.hidden_size)
+        if isinstance(context.plan, NativePlan):
+            # All of it in one call: between layers there is nothing for Python to do.
+            num_slots = context.pool.num_slots
+            plans = [context.plan.of(num_heads, num_kv_heads, head_dim, num_slots, window) for window in config.windows]
+            storage: Any = context.pool.storage
+            decoder.forward(input_ids, positions, table, storage, batch.slots, plans, x)
+            return x
         qkv = torch.empty(len(input_ids), num_heads + 2 * num_kv_heads, head_dim)
         q, k, v = torch.split(qkv, [num_heads, num_kv_heads, num_kv_heads], dim=1)
         decoder.embed(input_ids, x)

@@ -11,6 +11,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "arrays.h"
+#include "attention.h"
 #include "bindings.h"
 #include "radixrt/decoder.h"
 
@@ -63,6 +64,24 @@ void check_rows(const Rows &x, std::int64_t tokens, std::int64_t size, const cha
     check_size("Decoder", name, x, 1, size);
 }
 
+void check_table(const Decoder &decoder, const Array<const float, 3> &table) {
+    check_size("Decoder", "table", table, 1, 2);
+    check_size("Decoder", "table", table, 2, decoder.shape().rotary_dim / 2);
+}
+
+void forward(Decoder &decoder, const Array<const std::int64_t, 1> &ids, const Array<const std::int64_t, 1> &positions,
+             const Array<const float, 3> &table, const bindings::Storage &storage, const Array<const std::int64_t, 1> &slots,
+             const std::vector<const bindings::Plan *> &plans, const Rows &x) {
+    check_rows(x, static_cast<std::int64_t>(ids.shape(0)), decoder.shape().hidden_size, "x");
+    check_table(decoder, table);
+    storage.check_slots(slots);
+    std::vector<const radixrt::AttentionPlan *> of_layers;
+    for (const bindings::Plan *plan : plans) of_layers.push_back(&*plan->plan);
+    const nb::gil_scoped_release release;
+    decoder.forward({items(ids), items(positions), items(slots), {table.data(), static_cast<std::int64_t>(table.shape(0))}, &storage.views, of_layers},
+                    x.data(), radixrt::thread_pool());
+}
+
 void embed(const Decoder &decoder, const Array<const std::int64_t, 1> &ids, const Rows &x) {
     check_rows(x, static_cast<std::int64_t>(ids.shape(0)), decoder.shape().hidden_size, "x");
     const nb::gil_scoped_release release;
@@ -74,8 +93,7 @@ void project(Decoder &decoder, std::int64_t layer, const Rows &x, const Array<co
     const auto tokens = static_cast<std::int64_t>(positions.shape(0));
     const DecoderShape &shape = decoder.shape();
     check_rows(x, tokens, shape.hidden_size, "x");
-    check_size("Decoder", "table", table, 1, 2);
-    check_size("Decoder", "table", table, 2, shape.rotary_dim / 2);
+    check_table(decoder, table);
     check_size("Decoder", "qkv", qkv, 0, tokens);
     check_size("Decoder", "qkv", qkv, 1, shape.heads());
     check_size("Decoder", "qkv", qkv, 2, shape.head_dim);
@@ -111,6 +129,8 @@ void logits(Decoder &decoder, const Array<const float, 2> &hidden, const Rows &o
 void init_decoder(nb::module_ &m) {
     nb::class_<Decoder>(m, "Decoder", "The Llama family's decoder; one call at a time.")
         .def("__init__", &make, "shape"_a, "layers"_a, "final_norm"_a, "embedding"_a, "head"_a)
+        .def("forward", &forward, "ids"_a, "positions"_a, "table"_a, "storage"_a, "slots"_a, "plans"_a, "x"_a,
+             "x [tokens, hidden] = the normed hidden states of a step, with one attention plan a layer.")
         .def("embed", &embed, "ids"_a, "x"_a, "x [tokens, hidden] = the embeddings of the tokens.")
         .def("project", &project, "layer"_a, "x"_a, "positions"_a, "table"_a, "qkv"_a,
              "qkv [tokens, heads, head_dim] = turned queries and keys, and values, of a layer; table [positions, 2, rotary_dim / 2].")

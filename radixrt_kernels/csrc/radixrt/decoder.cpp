@@ -1,6 +1,7 @@
 #include "radixrt/decoder.h"
 
 #include <algorithm>
+#include <cmath>
 #include <stdexcept>
 #include <string>
 
@@ -34,7 +35,8 @@ bool reads_quantized(std::span<const DecoderLinear *const> readers) {
 
 Decoder::Decoder(const DecoderShape &shape, std::vector<DecoderLayer> layers, std::vector<float> final_norm,
                  std::shared_ptr<const PackedMatrix> embedding, std::shared_ptr<const PackedMatrix> head)
-    : shape_(shape), layers_(std::move(layers)), final_norm_(std::move(final_norm)), embedding_(std::move(embedding)), head_(std::move(head)) {
+    : shape_(shape), layers_(std::move(layers)), final_norm_(std::move(final_norm)), embedding_(std::move(embedding)), head_(std::move(head)),
+      scale_(1.0f / std::sqrt(static_cast<float>(shape.head_dim))) {
     const std::int64_t hidden = shape.hidden_size, inner = shape.intermediate_size, head_dim = shape.head_dim;
     const std::int64_t q_size = shape.num_heads * head_dim, kv_size = shape.num_kv_heads * head_dim;
     check(hidden > 0 && inner > 0 && q_size > 0 && kv_size > 0 && shape.num_heads % shape.num_kv_heads == 0, "the shape");
@@ -54,6 +56,32 @@ Decoder::Decoder(const DecoderShape &shape, std::vector<DecoderLayer> layers, st
         check_linear(layer.up, inner, hidden, "up");
         check_linear(layer.down, hidden, inner, "down");
     }
+}
+
+void Decoder::forward(const DecoderStep &step, float *x, ThreadPool &pool) {
+    const auto tokens = static_cast<std::int64_t>(step.ids.size());
+    const std::int64_t head_dim = shape_.head_dim, stride = shape_.heads() * head_dim, q_size = shape_.num_heads * head_dim;
+    check(step.positions.size() == step.ids.size() && step.slots.size() == step.ids.size(), "a position or slot");
+    check(step.plans.size() == layers_.size() && step.storage->layers.size() == layers_.size(), "a plan or the K/V storage");
+    check(step.storage->num_kv_heads == shape_.num_kv_heads && step.storage->head_dim == head_dim, "the K/V storage");
+    for (const AttentionPlan *plan : step.plans) {
+        const AttentionShape &shape = plan->shape();
+        check(plan->num_tokens() == tokens && shape.num_heads == shape_.num_heads && shape.num_kv_heads == shape_.num_kv_heads &&
+                  shape.head_dim == head_dim,
+              "a plan");
+    }
+    qkv_.resize(std::max(qkv_.size(), static_cast<std::size_t>(tokens * stride)));
+    attended_.resize(std::max(attended_.size(), static_cast<std::size_t>(tokens * q_size)));
+    embed(step.ids, x, pool);
+    for (std::size_t layer = 0; layer < layers_.size(); ++layer) {
+        const KVLayer &stored = step.storage->layers[layer];
+        project(static_cast<std::int64_t>(layer), x, step.positions, step.table, qkv_.data(), pool);
+        const float *k = qkv_.data() + q_size, *v = k + shape_.num_kv_heads * head_dim;
+        store_kv({stored, k, v, stride, stride, step.slots.data(), tokens, static_cast<int>(shape_.num_kv_heads), static_cast<int>(head_dim)}, pool);
+        paged_attention({step.plans[layer], stored, qkv_.data(), attended_.data(), stride, q_size, scale_}, pool);
+        finish_layer(static_cast<std::int64_t>(layer), attended_.data(), tokens, x, pool);
+    }
+    final_norm(x, tokens, x, pool);
 }
 
 void Decoder::embed(std::span<const std::int64_t> ids, float *x, ThreadPool &pool) const {

@@ -1,4 +1,4 @@
-// The Llama family's decoder over a ragged batch: everything between token ids and logits but the attention itself.
+// The Llama family's decoder over a ragged batch: everything between token ids and logits.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "radixrt/activations.h"
+#include "radixrt/attention.h"
+#include "radixrt/kv_store.h"
 #include "radixrt/linear.h"
 
 namespace radixrt {
@@ -39,6 +41,14 @@ struct RotaryTable {
     std::int64_t length;
 };
 
+// The tokens of a step, in the order of its rows.  Spans are [tokens]; plans has one a layer, of the same step.
+struct DecoderStep {
+    std::span<const std::int64_t> ids, positions, slots;
+    RotaryTable table;
+    const KVStorage *storage;
+    std::span<const AttentionPlan *const> plans;
+};
+
 // Weights and working memory of one model; one call at a time.  Rows of x are [tokens, hidden_size] float32.
 class Decoder {
 public:
@@ -49,6 +59,9 @@ public:
     const DecoderShape &shape() const { return shape_; }
     std::int64_t num_layers() const { return static_cast<std::int64_t>(layers_.size()); }
     std::int64_t vocab_size() const { return head_->rows(); }
+
+    // x = the final norm of the hidden states of a step, whose K/V is stored in its slots: all that is below, layer by layer.
+    void forward(const DecoderStep &step, float *x, ThreadPool &pool);
 
     // x = the embeddings of the tokens.  Throws std::out_of_range for an id outside the vocabulary.
     void embed(std::span<const std::int64_t> ids, float *x, ThreadPool &pool) const;
@@ -75,8 +88,9 @@ private:
     std::vector<DecoderLayer> layers_;
     std::vector<float> final_norm_;
     std::shared_ptr<const PackedMatrix> embedding_, head_;
+    float scale_;  // of attention scores
     QuantizedBuffer quantized_;
-    std::vector<float> normed_, gate_up_;
+    std::vector<float> normed_, gate_up_, qkv_, attended_;
 };
 
 // Call f(first, end) for parts of [0, tokens) on the threads of a pool.
