@@ -21,7 +21,7 @@ from radixrt_kernels.ops import NATIVE
 if not NATIVE:
     pytest.skip("nothing was compiled", allow_module_level=True)
 
-from radixrt.models.native_llama import NativeLlama
+from radixrt.models.native_llama import NativeLlama, PackedPlace
 
 NUM_PERPLEXITY_TOKENS = 600
 WIDE = {"hidden_size": 64, "intermediate_size": 96, "head_dim": 16}
@@ -45,17 +45,22 @@ def test_every_flag_is_that_of_the_torch_code(name: str, tmp_path: Path) -> None
     torch.testing.assert_close(logits(ours, PROMPT[:10], PROMPT[10:11], PROMPT[11:]), logits(definition, PROMPT), atol=1e-4, rtol=0.0)
 
 
-@pytest.mark.parametrize(("kind", "tolerance"), [("q8_0", 0.05), ("q4_1", 0.4), ("q4_0", 0.4)])
+@pytest.mark.parametrize("kind", ["q8_0", "q4_1", "q4_0"])
 @pytest.mark.parametrize("name", ["llama-biases", "qwen3", "llama-tied"])
-def test_weights_are_rounded_at_load(name: str, kind: str, tolerance: float, tmp_path: Path) -> None:
-    config = OURS[name].__class__(**{**OURS[name].to_dict(), **WIDE})
-    save(config, tmp_path)
-    rounded, full = load(tmp_path, kind), load(tmp_path, "none")
-    assert isinstance(rounded.model, NativeLlama)
+def test_rounded_weights_are_those_of_the_torch_code_rounded_alike(name: str, kind: str, tmp_path: Path) -> None:
+    save(OURS[name].__class__(**{**OURS[name].to_dict(), **WIDE}), tmp_path)
+    rounded, definition = load(tmp_path, kind), load(tmp_path, "none")
+    assert isinstance(rounded.model, NativeLlama) and isinstance(definition.model, Llama)
     assert set(rounded.model.weight_bytes) == {kind, "q8_0"}
-    theirs = logits(full, PROMPT)
+    full = logits(definition, PROMPT)
+    for place, ours in rounded.model.places().items():
+        if isinstance(ours, PackedPlace):
+            ours.matrix.unpack_rows(torch.arange(ours.shape[0]), definition.model.places()[place])
+    theirs = logits(definition, PROMPT)
+    # What is left is the rounding of the rows that are multiplied; the weights of these models are large.
     error = float((logits(rounded, PROMPT) - theirs).norm() / theirs.norm())
-    assert 0.0 < error < tolerance
+    assert 0.0 < error < 0.1
+    assert kind == "q8_0" or error < 0.5 * float((theirs - full).norm() / theirs.norm())
 
 
 def test_rows_that_are_no_whole_blocks_stay_as_they_are(tmp_path: Path) -> None:
