@@ -53,7 +53,7 @@ class LLGuidanceGrammar:
         self._matcher = matcher
         self._vocabulary = vocabulary
         self.text = text
-        self.memory_bytes = 64 * 1024 + 32 * len(text)
+        self.memory_bytes = 160 * 1024 + 32 * len(text)
         self.min_tokens = min_tokens(self.new_state(), vocabulary) if shortest is None else shortest
 
     def new_state(self) -> LLGuidanceState:
@@ -98,15 +98,12 @@ class LLGuidanceState:
         """Raises GrammarError when the limits of the engine are hit: the mask is then unknown, and nothing may follow."""
         row = row[: self._vocabulary.num_words]
         if self._ended or self._matcher.is_stopped():
-            row[:] = 0
+            row[:] = self._vocabulary.end_mask if self.is_accepting() else 0
         else:
-            self._matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
+            self._matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)  # with every end token where the text may end
         if self._matcher.is_error():
             row[:] = 0
             raise GrammarError(f"The grammar became too complex: {first_line(self._matcher.get_error())}")
-        row &= ~self._vocabulary.end_mask
-        if self.is_accepting():
-            row |= self._vocabulary.end_mask
 
     def draft(self, max_tokens: int) -> Sequence[int]:
         return draft_tokens(self, self._vocabulary, self._tokens[-RECENT:], max_tokens)
