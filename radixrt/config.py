@@ -147,7 +147,7 @@ class GrammarConfig:
     grammar_backend: str = option(
         "auto", "engine that compiles every constraint it can serve; default: the best one for each", choices=("auto", *GRAMMAR_BACKENDS)
     )
-    grammar_compile_timeout: float = option(5.0, "longest time that one grammar may take to compile", metavar="SECONDS")
+    grammar_compile_timeout: float = option(5.0, "most processor time that one grammar may take to compile", metavar="SECONDS")
     grammar_cache_bytes: int = option(256 << 20, "memory that compiled grammars are kept in", metavar="BYTES")
     disable_jump_forward: bool = option(False, "compute every token of constrained text in a step of its own, also forced ones")
 

@@ -1,8 +1,8 @@
 """An engine for tests of the compile service: its specs say how compiling them is to go.
 
 ``ok NAME`` compiles, ``choose TEXTS`` (a JSON list) to a grammar of these texts, ``error`` is refused, ``bug`` breaks the engine,
-``sleep SECONDS`` takes so long, ``eat`` needs all memory there is, ``crash`` ends the process.  ``cheap`` in front: compile in the
-service's own thread.
+``sleep SECONDS`` takes so long, ``spin`` for ever, ``eat`` needs all memory there is, ``crash`` ends the process.  ``cheap`` in
+front: compile in the service's own thread.
 """
 
 from __future__ import annotations
@@ -50,6 +50,8 @@ def compile(spec: GrammarSpec, vocabulary: Vocabulary) -> FakeGrammar | TextGram
         raise KeyError("as asked")
     if command == "sleep":
         time.sleep(float(argument))
+    while command == "spin":
+        continue
     if command == "crash":
         os.abort()
     if command == "eat":

@@ -84,7 +84,7 @@ def test_a_bug_of_an_engine_is_a_refusal(service: CompileService) -> None:
     assert "could not be compiled" in refusal(service.compile(spec("bug"))).message
 
 
-@pytest.mark.parametrize("bomb", ["sleep 100", "eat", "crash"])
+@pytest.mark.parametrize("bomb", ["spin", "sleep 100", "eat", "crash"])
 def test_a_bomb_costs_a_process_and_is_forgotten(service: CompileService, bomb: str) -> None:
     service.compile(spec("ok")).wait(WAIT)
     before = service.pids

@@ -19,7 +19,7 @@ from radixrt.grammar.compile.wire import Begun, Compiled, Pipe, Refused, Task, T
 from radixrt.grammar.vocabulary import Vocabulary
 from radixrt.processes import die_with_parent
 
-NICENESS = 10
+NICENESS = 5
 
 
 def main(arguments: list[str]) -> int:

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import msgspec
+import psutil
 
 import radixrt
 from radixrt.errors import GrammarError
@@ -21,6 +22,9 @@ from radixrt.types import GrammarSpec
 
 # How long a child may take to load an engine: it imports large libraries, on a machine that is busy.
 LOAD_SECONDS = 120.0
+# A child is nice, so its time is counted on its own clock; on everybody's it may take so many times as long.
+PATIENCE = 4.0
+LOOK_SECONDS = 0.25
 
 _decode = msgspec.msgpack.Decoder(FromChild).decode
 
@@ -30,7 +34,10 @@ class ChildFailed(Exception):
 
 
 class Child:
-    """A compiling process that may not be running."""
+    """A compiling process that may not be running.
+
+    ``seconds`` of processor time, and PATIENCE times as many on the clock, are what a spec may take; ``max_bytes`` its memory.
+    """
 
     def __init__(self, vocabulary: Vocabulary, *, seconds: float, max_bytes: int) -> None:
         self._vocabulary = vocabulary
@@ -54,7 +61,7 @@ class Child:
             pipe.send(Task(module, spec, self._max_bytes))
             answer = self._receive(pipe, LOAD_SECONDS)
             if isinstance(answer, Begun):
-                answer = self._receive(pipe, self._seconds)
+                answer = self._result(pipe)
         except TimeoutError:
             self.kill()
             raise ChildFailed(f"took longer than {self._seconds:g} s") from None
@@ -101,6 +108,22 @@ class Child:
         words = self._vocabulary
         pipe.send(Tokens(list(words.token_bytes), list(words.end_ids), words.size))
         return pipe
+
+    def _result(self, pipe: Pipe) -> FromChild | None:
+        """Wait for what has begun.  Raises TimeoutError."""
+        started, spent = time.monotonic(), self._cpu_seconds()
+        while not pipe.waits(LOOK_SECONDS):
+            if self._cpu_seconds() - spent > self._seconds or time.monotonic() - started > PATIENCE * self._seconds:
+                raise TimeoutError
+        return self._receive(pipe, LOAD_SECONDS)
+
+    def _cpu_seconds(self) -> float:
+        """Processor time of the process so far; the clock's where that cannot be known."""
+        try:
+            times = psutil.Process(self.pid).cpu_times()
+        except psutil.Error:
+            return time.monotonic()
+        return float(times.user + times.system)
 
     def _receive(self, pipe: Pipe, seconds: float) -> FromChild | None:
         data = pipe.receive(time.monotonic() + seconds)

@@ -94,7 +94,7 @@ class CompileService:
     Args:
         vocabulary: makes the vocabulary when the first spec comes; called once, in a thread of the service.
         backend: the engine that all specs it can serve go to, or ``auto``.
-        seconds: after so long the process that compiles a spec is killed.
+        seconds: processor time after which the process that compiles a spec is killed.
         max_child_bytes: how much memory a spec may take there.
         num_children: processes at most; max_queued: specs that wait for them, one more is Overloaded.
         cache_bytes: what is remembered.
@@ -122,7 +122,7 @@ class CompileService:
         self._loading = threading.Lock()
         self._jobs: dict[bytes, Job] = {}
         self._cache: ByteCache[Grammar | GrammarError] = ByteCache(cache_bytes)
-        self._near = ThreadPoolExecutor(1, thread_name_prefix="radixrt-grammar")
+        self._near = ThreadPoolExecutor(2, thread_name_prefix="radixrt-grammar")
         self._far = ThreadPoolExecutor(num_children, thread_name_prefix="radixrt-compile")
         self._num_far = 0
         self._children: list[Child] = []

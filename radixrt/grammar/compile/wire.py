@@ -66,6 +66,10 @@ class Pipe:
         while view:
             view = view[os.write(self._outgoing, view) :]
 
+    def waits(self, seconds: float) -> bool:
+        """Whether something to read comes within so long."""
+        return bool(select.select([self._incoming], [], [], seconds)[0])
+
     def receive(self, until: float | None = None) -> bytes | None:
         """Read a message; None when the other end is gone.  Raises TimeoutError after ``until`` (time.monotonic())."""
         head = self._read(_LENGTH.size, until)
