@@ -100,7 +100,7 @@ def figures(before: EngineStats, after: EngineStats, seconds: float) -> dict[str
         "drafts": offered,
         "accepted": accepted / offered if offered else 0.0,
         "closed": closed,
-        / max(1, after.grammar.masked_rows - before.grammar.masked_rows),
+        "mask_us": 1e6 * mask_seconds / max(1, after.grammar.masked_rows - before.grammar.masked_rows),
     }
 
 
