@@ -322,6 +322,9 @@ def run_top(options: argparse.Namespace) -> int:
 
 
 def run_info(options: argparse.Namespace) -> int:
+    from radixrt.runner.kept import kept_weights
+    from radixrt_kernels.ops import kernel_facts
+
     hardware = Hardware.detect()
     resolved = resolve(engine_config(options), hardware)
     server = dataclasses.asdict(server_config(options))
@@ -330,6 +333,8 @@ def run_info(options: argparse.Namespace) -> int:
     report = {
         "versions": {"radixrt": radixrt.__version__, "python": platform.python_version(), **_versions(SHOWN_PACKAGES)},
         "hardware": {"machine": platform.machine(), "system": platform.system(), **dataclasses.asdict(hardware)},
+        "kernels": kernel_facts(),
+        "weights": kept_weights(resolved.model),
         "server": server,
         **{name: dataclasses.asdict(getattr(resolved, name)) for name in ("model", "cache", "schedule")},
     }

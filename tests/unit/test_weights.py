@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,10 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from radixrt.config import ModelConfig
 from radixrt.errors import ConfigError
+from radixrt.runner.kept import kept_weights
+from radixrt.weights.blocks import kept_type
 from radixrt.weights.dummy import fill_dummy
 from radixrt.weights.gguf import GGUFFile, half_rotation_rows, hugging_face_name
 from radixrt.weights.resolve import ALIASES, PackagedModel, resolve_model
@@ -317,3 +321,32 @@ def test_hub_id_offline_and_not_cached_is_a_config_error(tmp_path: Path, monkeyp
     monkeypatch.setenv("HF_HOME", str(tmp_path))
     with pytest.raises(ConfigError, match="cannot fetch 'owner/never-cached-name'"):
         resolve_model("owner/never-cached-name")
+
+
+@pytest.mark.parametrize(
+    ("stored", "shape", "quantization", "is_table", "kept"),
+    [
+        ("q4_1", (4, 64), "file", False, "q4_1"),
+        ("q4_k", (4, 64), "file", False, "q4_1"),
+        ("q6_k", (4, 64), "file", True, "q8_0"),
+        ("q5_0", (4, 64), "file", False, "q8_0"),
+        ("f16", (4, 64), "file", False, "bf16"),
+        ("f32", (4, 64), "file", True, "f32"),
+        ("bf16", (4, 64), "q4_0", False, "q4_0"),
+        ("bf16", (4, 64), "q4_0", True, "q8_0"),
+        ("bf16", (4, 48), "q4_0", False, "bf16"),
+        ("f32", (4, 48), "q4_0", False, "f32"),
+    ],
+)
+def test_the_format_a_weight_is_kept_in(stored: str, shape: tuple[int, int], quantization: str, is_table: bool, kept: str) -> None:
+    assert kept_type(stored, shape, quantization=quantization, is_table=is_table) == kept
+
+
+def test_what_is_kept_and_what_is_converted_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    tensors = {"a": np.ones((2, 32), np.float32), "b": np.ones((4, 32), np.float32), "norm": np.ones(32, np.float32)}
+    write_gguf(path, tensors, quant=gguf.GGMLQuantizationType.Q5_1)
+    config = ModelConfig(model_path=str(path), quantization="file")
+    assert kept_weights(config) == {"q5_1 to q8_0": 192}
+    assert kept_weights(replace(config, quantization="none")) == {}
+    assert kept_weights(replace(config, model_path="owner/name")) == {}
