@@ -51,6 +51,22 @@ def test_a_stream_over_http(http: HttpBackend) -> None:
     assert "".join(state.text_iter("answer")) == state["answer"] == few_shot_qa.run("why", backend=http, **GREEDY)["answer"]
 
 
+def test_an_ephemeral_program_leaves_nothing_it_wrote_on_the_server(http: HttpBackend, server: Any) -> None:
+    prompt = "An ephemeral program begins with this text. "
+
+    def body(s: State) -> None:
+        s += prompt + gen("a", 20) + " and " + gen("b", 20)
+
+    def cached(text: str) -> int:
+        return int(server.http.post("/v1/cache/explain", json={"prompt": text}).json()["matched_tokens"])
+
+    state = function(ephemeral=True)(body).run(backend=http, **GREEDY)
+    server.wait_for(lambda: cached(state.text()) <= len(prompt), 10)
+    lasting = function(body).run(backend=http, **GREEDY)
+    assert lasting.text() == state.text()
+    assert cached(state.text()) > len(prompt) + 20
+
+
 def test_the_openai_routes_say_the_same(server: Any, embedded: EngineBackend) -> None:
     backend = OpenAIBackend(base_url=f"{server.url}/v1", extended=True)
 

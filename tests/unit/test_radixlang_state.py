@@ -177,6 +177,24 @@ def test_a_failing_branch_fails_only_itself() -> None:
         forks[2].text()
 
 
+@pytest.mark.parametrize("skip_failed", [True, False])
+def test_a_branch_that_failed_is_left_out_of_the_text_or_fails_it(skip_failed: bool) -> None:
+    @function
+    def program(s: State) -> None:
+        s += "one"
+        forks = s.fork(3)
+        forks += "<" + gen("x") + ">"
+        forks.join("concatenate", skip_failed=skip_failed)
+        s += gen("y")
+
+    backend = ScriptedBackend({"x": ["a", "b"], "y": "!"})  # nothing is left for one of the three
+    if skip_failed:
+        assert program.run(backend=backend).text() == "one<a><b>!"
+    else:
+        with pytest.raises(ProgramError, match="forks \\+="):
+            program.run(backend=backend)
+
+
 def test_a_join_tells_of_a_branch_that_failed() -> None:
     @function
     def program(s: State) -> None:
