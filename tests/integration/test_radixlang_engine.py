@@ -234,16 +234,20 @@ def test_a_regular_expression_ends_a_text_and_what_follows_goes_on_from_there(ba
     assert state.get_meta_info("x")["completion_tokens"] < 200
 
 
-def test_an_empty_state_can_be_written_and_forked(backend: EngineBackend) -> None:
+def test_an_empty_state_can_be_written_and_forked(backend: EngineBackend, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     @function
     def program(s: State) -> None:
         forks = s.fork(2)
-        forks += gen("x", 4)
+        forks += gen("x", 4) + "z" + gen("w", 4)
         forks.join()
         s += select("y", ["a", "b"])
 
+    calls = Calls(engine, monkeypatch)
     state = program.run(backend=backend, **GREEDY)
     assert state["x"][0] == state["x"][1]
+    # The token that stands for the beginning stays where it was.
+    prompts = sorted((prompt for prompt, _ in calls.requests), key=len)
+    assert prompts[-1][: len(prompts[0])] == prompts[0] == [256]
     assert state["y"] in ("a", "b")
 
 

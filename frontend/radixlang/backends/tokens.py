@@ -15,7 +15,7 @@ from itertools import takewhile
 from typing import Any, Protocol
 
 from radixlang.backends.base import Program, Request
-from radixlang.piece import Answer, Piece, messages_of
+from radixlang.piece import Answer, Piece, messages_of, text_of
 from radixlang.select import Score
 from radixrt import Overloaded, RequestError
 
@@ -24,6 +24,8 @@ logger = logging.getLogger(__name__)
 PIN_SECONDS = 3600.0
 # A pinned prefix shorter than this is not worth a request of its own.
 MIN_PINNED_TOKENS = 16
+# Requests that are open at once; engines queue some thousands and refuse more.
+MAX_OPEN = 1024
 # Requests of one program that go through its session; an engine takes no more than 4,096.
 MAX_TURNS = 4000
 Native = dict[str, Any]
@@ -95,12 +97,12 @@ class TokenBackend:
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
-        self._bos: list[int] | None = None
+        self._slots = asyncio.Semaphore(MAX_OPEN)
 
     async def generate(self, request: Request) -> list[Answer]:
         sampling = request.sampling
         known = await self._prompt(request.before)
-        tokens = known.tokens() or [await self._transport.start_token()]
+        tokens = known.tokens()
         stop = None if sampling.stop_regex is None else re.compile(sampling.stop_regex)
         on_answer = None
         if stop is not None or request.on_text is not None:
@@ -111,7 +113,8 @@ class TokenBackend:
         session = await self._session(request.program) if (sampling.n or 1) == 1 and stop is None else None
         if session is not None:
             tokens, options["session_params"] = await self._turn(session, known, tokens)
-        natives = await self._transport.generate(tokens, sampling.native(), on_answer=on_answer, **options)
+        async with self._slots:
+            natives = await self._transport.generate(tokens, sampling.native(), on_answer=on_answer, **options)
         return [await self._answer(known, native, stop, in_session=session is not None) for native in natives]
 
     async def _session(self, program: Program) -> _Session | None:
@@ -163,14 +166,18 @@ class TokenBackend:
         for end in range(len(ids), -1, -1):
             shown = await self._transport.decode(ids[:end], skip_special_tokens=True)
             if text.startswith(shown):
+                while end and await self._transport.decode(ids[: end - 1], skip_special_tokens=True) == shown:
+                    end -= 1  # a control token at the end is no part of the text
                 return ids[:end], text[len(shown) :]
         raise AssertionError("no tokens are no text")
 
     async def score(self, before: Piece | None, choices: Sequence[str], program: Program, *, unconditional: bool) -> list[Score]:
-        prompt = (await self._prompt(before)).tokens() or [await self._transport.start_token()]
-        rows = [(await self._extended(before, choice)).tokens() for choice in choices]
-        if before is None:
-            rows = [prompt + row for row in rows]
+        known = await self._prompt(before)
+        prompt = known.tokens()
+        if before is None or not (before.chat or text_of(before)):
+            rows = [(await self._encoded(known, choice)).tokens() for choice in choices]
+        else:
+            rows = [(await self._extended(before, choice)).tokens() for choice in choices]
         seam = min(_common(prompt, row) for row in rows)
         seam = max(1, min(seam, *(len(row) - 1 for row in rows)))
         scored = [self._logprobs(row, seam) for row in rows]
@@ -185,9 +192,8 @@ class TokenBackend:
         ]
 
     async def _logprobs(self, tokens: list[int], start: int) -> Sequence[float]:
-        (native,) = await self._transport.generate(
-            tokens, {"max_new_tokens": 0, "temperature": 0.0}, return_logprob=True, logprob_start_len=start
-        )
+        async with self._slots:
+            (native,) = await self._transport.generate(tokens, {"max_new_tokens": 0}, return_logprob=True, logprob_start_len=start)
         return [logprob for logprob, *_ in native["meta_info"]["input_token_logprobs"]]
 
     async def pin(self, before: Piece | None, others: Sequence[Piece | None]) -> Any:
@@ -210,8 +216,7 @@ class TokenBackend:
 
     async def prompt_tokens(self, before: Piece | None) -> list[tuple[int, str]]:
         """Return the tokens behind which a piece was written, with the text of each."""
-        tokens = (await self._prompt(before)).tokens() or [await self._transport.start_token()]
-        return await self.spelled(tokens)
+        return await self.spelled((await self._prompt(before)).tokens())
 
     async def spelled(self, tokens: Sequence[int]) -> list[tuple[int, str]]:
         """Return tokens with the text of each."""
@@ -221,7 +226,9 @@ class TokenBackend:
     # From pieces to tokens
 
     async def _prompt(self, last: Piece | None) -> Known:
-        return await self._extended(last, "")
+        """The tokens of the settled text up to ``last``; where there is none, one that texts begin with."""
+        known = await self._extended(last, "")
+        return known if known.length else Known(None, [await self._transport.start_token()], 1)
 
     async def _extended(self, last: Piece | None, more: str) -> Known:
         """The tokens of the settled text up to ``last`` and of ``more``; nothing is left as rest."""
