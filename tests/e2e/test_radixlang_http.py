@@ -62,9 +62,10 @@ def test_an_ephemeral_program_leaves_nothing_it_wrote_on_the_server(http: HttpBa
 
     state = function(ephemeral=True)(body).run(backend=http, **GREEDY)
     server.wait_for(lambda: cached(state.text()) <= len(prompt), 10)
+    left = cached(state.text())
     lasting = function(body).run(backend=http, **GREEDY)
     assert lasting.text() == state.text()
-    assert cached(state.text()) > len(prompt) + 20
+    assert cached(state.text()) > left
 
 
 def test_the_openai_routes_say_the_same(server: Any, embedded: EngineBackend) -> None:
