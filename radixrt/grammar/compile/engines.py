@@ -17,6 +17,9 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+FINAL = frozenset({"malformed_grammar", "unsatisfiable_grammar"})
+"""Codes of refusals after which no other engine is asked."""
+
 
 class Engine(Protocol):
     """A module that compiles specs."""

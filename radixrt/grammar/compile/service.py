@@ -21,7 +21,7 @@ import msgspec
 from radixrt.errors import EngineStopped, GrammarError, Overloaded, RadixrtError
 from radixrt.grammar.base import Grammar
 from radixrt.grammar.compile.cache import ByteCache
-from radixrt.grammar.compile.engines import engine, guarded
+from radixrt.grammar.compile.engines import FINAL, engine, guarded
 from radixrt.grammar.compile.pool import Child, ChildFailed
 from radixrt.grammar.select import ENGINES, engines
 from radixrt.grammar.vocabulary import Vocabulary
@@ -215,6 +215,8 @@ class CompileService:
             try:
                 return guarded(partial(module.compile, job.spec, vocabulary))
             except GrammarError as error:
+                if error.code in FINAL:
+                    raise
                 refusal = refusal or error
         assert refusal is not None, "there is an engine for every kind"
         raise refusal
@@ -253,6 +255,8 @@ class CompileService:
                 data = child.compile(ENGINES[name], job.spec)
                 return guarded(partial(engine(name).from_bytes, data, vocabulary))
             except GrammarError as error:
+                if error.code in FINAL:
+                    raise
                 refusal = refusal or error
         assert refusal is not None, "there is an engine for every kind"
         raise refusal

@@ -52,7 +52,7 @@ def build_tables(spec: GrammarSpec) -> Tables:
         try:
             choices = msgspec.json.decode(spec.text, type=list[str])
         except msgspec.MsgspecError as error:
-            raise GrammarError(f"choice: expected a list of texts: {error}") from None
+            raise GrammarError(f"choice: expected a list of texts: {error}", code="malformed_grammar") from None
         return Tables.build(*build_choice(choices))
     if spec.kind == "regex":
         automaton = minimize(trim(determinize(build_positions(parse(spec.text)))))

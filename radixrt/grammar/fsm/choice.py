@@ -20,9 +20,9 @@ def build_choice(choices: Iterable[str]) -> tuple[list[Edges], list[bool]]:
     try:
         texts = sorted({choice.encode() for choice in choices})
     except UnicodeEncodeError:
-        raise GrammarError("a choice holds half of a surrogate pair") from None
+        raise GrammarError("a choice holds half of a surrogate pair", code="malformed_grammar") from None
     if not texts:
-        raise GrammarError("there is nothing to choose from")
+        raise GrammarError("there is nothing to choose from", code="unsatisfiable_grammar")
     if sum(map(len, texts)) > MAX_CHOICE_BYTES:
         raise GrammarError(f"the choices have more than {MAX_CHOICE_BYTES} bytes together")
     budget = Budget(MAX_STATES - 1, "its automaton has too many states")

@@ -92,7 +92,7 @@ def live_states(tables: Tables, vocabulary: Vocabulary) -> bytes:
             for state in found:
                 del leads_to[state]
     if not live[0]:
-        raise GrammarError("no tokens of this model spell a text that the pattern matches")
+        raise GrammarError("no tokens of this model spell a text that the pattern matches", code="unsatisfiable_grammar")
     return bytes(live.tolist())
 
 

@@ -47,7 +47,7 @@ def determinize(automaton: PositionAutomaton, max_work: int = MAX_WORK) -> Chara
             row[symbol] = states[target]
         moves.append(row)
         if len(states) > MAX_CHARACTER_STATES:
-            raise GrammarError("the pattern is too complex: its automaton has too many states")
+            raise GrammarError("the pattern is too complex: its automaton has too many states", code="grammar_too_complex")
     return CharacterAutomaton(classes, moves, [bool(positions & end) for positions in states])
 
 
@@ -91,7 +91,7 @@ def trim(automaton: CharacterAutomaton) -> CharacterAutomaton:
         live.update(fresh)
         queue += dict.fromkeys(fresh)
     if 0 not in live:
-        raise GrammarError("the pattern matches no text")
+        raise GrammarError("the pattern matches no text", code="unsatisfiable_grammar")
     return _rename(automaton, [state if state in live else -1 for state in range(len(automaton.moves))])
 
 

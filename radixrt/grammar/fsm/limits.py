@@ -30,4 +30,4 @@ class Budget:
     def spend(self, amount: int = 1) -> None:
         self._left -= amount
         if self._left < 0:
-            raise GrammarError(f"the pattern is too complex: {self._what}")
+            raise GrammarError(f"the pattern is too complex: {self._what}", code="grammar_too_complex")

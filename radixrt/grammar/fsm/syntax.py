@@ -80,7 +80,10 @@ class _Parser:
         return tree
 
     def _error(self, message: str) -> GrammarError:
-        return GrammarError(f"regex: {message} at position {self._at}")
+        return GrammarError(f"regex: {message} at position {self._at}", code="malformed_grammar")
+
+    def _unsupported(self, what: str) -> GrammarError:
+        return GrammarError(f"regex: {what} not supported, at position {self._at}", code="unsupported_grammar")
 
     def _next(self) -> str:
         """Take one character; nothing at the end."""
@@ -114,7 +117,7 @@ class _Parser:
 
     def _alternatives(self, flags: int, depth: int) -> Node:
         if depth > MAX_DEPTH:
-            raise self._error("groups are nested too deeply")
+            raise GrammarError("regex: groups are nested too deeply", code="grammar_too_deep")
         branches = [self._sequence(flags, depth)]
         while self._take("|"):
             branches.append(self._sequence(flags, depth))
@@ -161,7 +164,7 @@ class _Parser:
             raise self._error("nothing to repeat")
         self._at += length
         if self._take("+"):
-            raise self._error("possessive repetitions are not supported")
+            raise self._unsupported("possessive repetitions are")
         self._take("?")
         if self._bounds(self._at):
             raise self._error("multiple repeat")
@@ -193,14 +196,14 @@ class _Parser:
         if self._take("?"):
             for mark, name in _REFUSED_GROUPS.items():
                 if self._peek(mark):
-                    raise self._error(f"{name} is not supported")
+                    raise self._unsupported(f"{name} is")
             if self._take("#"):
                 self._until(")")
                 return None
             if self._take("P<"):
                 self._name()
             elif self._peek("<=") or self._peek("<!"):
-                raise self._error("look-behind is not supported")
+                raise self._unsupported("look-behind is")
             elif not self._take(":"):
                 flags = self._scoped_flags(flags)
         node = self._alternatives(flags, depth + 1)
@@ -238,8 +241,10 @@ class _Parser:
     def _flags(self, letters: str) -> int:
         flags = 0
         for letter in letters:
+            if letter in "Lmx":
+                raise self._unsupported(f"the flag {letter} is")
             if letter not in _FLAGS:
-                raise self._error(f"flag {letter!r} is unknown or not supported")
+                raise self._error(f"unknown flag {letter!r}")
             flags |= _FLAGS[letter]
         if flags & re.ASCII and flags & re.UNICODE:
             raise self._error("flags 'a' and 'u' are incompatible")
@@ -253,14 +258,14 @@ class _Parser:
         if character == "Z":
             return Anchor(at_end=True)
         if character and character in "bB":
-            raise self._error("word boundaries are not supported")
+            raise self._unsupported("word boundaries are")
         if character and character in "dDsSwW":
             return Characters(named_class(f"\\{character}", flags & re.ASCII))
         if character and character in "123456789":
             # Three octal digits are a character, anything shorter a back-reference.
             octal = character + self._digits("01234567", 2)
             if len(octal) < 3 or character in "89":
-                raise self._error("back-references are not supported")
+                raise self._unsupported("back-references are")
             self._at -= 2
         return self._literal(self._escaped_code(character), flags)
 
