@@ -7,6 +7,7 @@ It drops what it does not know without a word, so every JSON schema and regular 
 from __future__ import annotations
 
 import re
+import time
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -31,6 +32,7 @@ with warnings.catch_warnings():
 
 CHEAP_BYTES = 512
 RECENT = 4
+MAX_SECONDS_A_TOKEN = 0.02  # of the text that closes it; what is slower than that would hold up everybody's steps
 MAX_FORCED = 64
 MAX_FORCED_TOKENS = 64  # tokens that all start a forced text are few
 _PLACE = re.compile(r"^\[[\d:]+\] \S+: ?")  # where in the engine's own source a message comes from
@@ -49,7 +51,10 @@ class XGrammarGrammar:
             state.fill_mask(row)
             if not row.any():
                 raise GrammarError("The grammar allows no text at all.")
+            start = time.thread_time()
             shortest = min_tokens(state, vocabulary)
+            if time.thread_time() - start > MAX_SECONDS_A_TOKEN * (shortest + 1):
+                raise GrammarError("The grammar is too complex: its masks take too long.", code="grammar_too_complex")
         self.min_tokens = shortest
 
     def new_state(self) -> XGrammarState:

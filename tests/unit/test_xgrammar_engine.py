@@ -147,6 +147,12 @@ def test_forced_text_without_an_end_is_given_in_parts() -> None:
         compile(spec("ebnf", 'root ::= "a" root'), BYTES)
 
 
+def test_a_grammar_with_slow_masks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(xgrammar_engine, "MAX_SECONDS_A_TOKEN", 0.0)
+    with pytest.raises(GrammarError, match="too long"):
+        compile(spec("ebnf", 'root ::= "a" "b"'), BYTES)
+
+
 def test_masks_agree_with_acceptance() -> None:
     state = compile(spec("ebnf", 'root ::= "tr" [a-z]+ "\\"}" | "é" root'), BYTES).new_state()
     for text in ("é", "tru"):

@@ -165,8 +165,11 @@ class Expander:
             yield self._one_of([child(site, "oneOf", index) for index in range(len(_list(site, "oneOf")))], site, trail, subsets)
         if "not" in schema:
             yield self.node(child(site, "not"), False, trail)
-        if "if" in schema and ("then" in schema or "else" in schema) and self.document.draft >= 7:
-            yield self._conditional(site, trail, subsets)
+        if "if" in schema and self.document.draft >= 7:
+            if "then" in schema or "else" in schema:
+                yield self._conditional(site, trail, subsets)
+            elif subsets:
+                yield [NOTHING_SAID, *self.node(child(site, "if"), True, trail, subsets=True)]
         for name, needed in self._dependencies(site):
             present = of_type("object", required=(name,))
             if isinstance(needed, Site):
