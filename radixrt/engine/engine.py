@@ -25,9 +25,11 @@ from radixrt.engine.async_engine import AsyncEngine
 from radixrt.engine.cache_calls import PinReceipt
 from radixrt.engine.calls import Answers, Call, NativeDict, Options, Prompts, Samplings
 from radixrt.engine.client import CoreClient
+from radixrt.engine.native import parse_sampling
+from radixrt.engine.turn import MessageReader, Turn, read_tools
 from radixrt.errors import EngineStopped, RequestError
 from radixrt.text.tokenizer import Tokenizer
-from radixrt.types import EngineStats, Namespace
+from radixrt.types import EngineStats, Namespace, SamplingParams
 
 T = TypeVar("T")
 
@@ -86,15 +88,34 @@ class Engine:
         sampling_params: Samplings = None,
         *,
         stream: bool = False,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        tool_choice: str | Mapping[str, Any] | None = None,
+        parallel_tool_calls: bool | None = None,
         template_kwargs: Mapping[str, Any] | None = None,
         continue_final_message: bool = False,
         **options: Unpack[Options],
     ) -> Any:
-        """Answer a conversation, rendered by the model's chat template; otherwise as ``generate``."""
-        options["input_ids"] = self.encode_chat(
-            messages, template_kwargs=template_kwargs, continue_final_message=continue_final_message
+        """Answer a conversation, rendered by the model's chat template; otherwise as ``generate``.
+
+        ``tools``, ``tool_choice`` and ``parallel_tool_calls`` are OpenAI's.  Each answer has a "message" too, in OpenAI's
+        shape: content, reasoning_content and tool_calls.
+        """
+        if not isinstance(sampling_params, SamplingParams | Mapping | None):
+            raise RequestError("A chat has one set of sampling parameters.", param="sampling_params", code="invalid_type")
+        formats, sampling = self._engine.formats, parse_sampling(sampling_params)
+        use = read_tools(formats, tools, tool_choice, parallel_tool_calls, sampling)
+        prompt = self.encode_chat(
+            messages, tools=use.tools or None, template_kwargs=template_kwargs, continue_final_message=continue_final_message
         )
-        return self.generate(None, sampling_params, stream=stream, **options)
+        turn = Turn.of(formats, use, sampling, prompt)
+        reader = MessageReader(turn)
+        options["input_ids"] = prompt
+        answers = self.generate(None, turn.sampling, stream=stream, **options)
+        if stream:
+            return (_with_message(reader, answer.get("index", 0), answer) for answer in answers)
+        if isinstance(answers, list):
+            return [_with_message(reader, index, answer) for index, answer in enumerate(answers)]
+        return _with_message(reader, 0, answers)
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Return the tokens of a text, with those the model wants around one unless told otherwise."""
@@ -106,6 +127,7 @@ class Engine:
         *,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
+        tools: Sequence[Mapping[str, Any]] | None = None,
         template_kwargs: Mapping[str, Any] | None = None,
     ) -> list[int]:
         """Return the tokens of a conversation, rendered by the model's chat template.
@@ -116,7 +138,7 @@ class Engine:
             raise RequestError("messages must be a list of dicts.", param="messages", code="invalid_type")
         return self._engine.chat.encode(
             [dict(message) for message in messages], add_generation_prompt=add_generation_prompt,
-            continue_final_message=continue_final_message, template_kwargs=template_kwargs,
+            continue_final_message=continue_final_message, tools=tools, template_kwargs=template_kwargs,
         )
 
     def decode(self, tokens: Sequence[int], *, skip_special_tokens: bool = True) -> str:
@@ -210,6 +232,11 @@ class Engine:
                 yield event
         finally:
             self._thread.spawn(events.aclose())
+
+
+def _with_message(reader: MessageReader, index: int, answer: NativeDict) -> NativeDict:
+    ended = answer["meta_info"]["finish_reason"] is not None
+    return {**answer, "message": reader.read(index, answer["text"], end=ended)}
 
 
 async def _next(events: Answers) -> NativeDict | None:

@@ -12,6 +12,7 @@ from typing import Any
 import orjson
 
 from radixrt.engine.stream import Answer
+from radixrt.engine.turn import message_object
 from radixrt.server.choices import (
     CallArguments,
     CallBegin,
@@ -25,6 +26,7 @@ from radixrt.server.choices import (
 )
 from radixrt.server.sse import event
 from radixrt.text.detokenizer import Detokenizer
+from radixrt.text.pieces import Message
 from radixrt.text.tokenizer import Tokenizer
 from radixrt.types import Finish, RequestOutput, TokenLogprob, Usage
 
@@ -155,16 +157,8 @@ def chat_completion(
 
 
 def chat_message(whole: WholeChoice) -> dict[str, Any]:
-    """The message of a whole answer; its content is null beside calls when there is none."""
-    message: dict[str, Any] = {"role": "assistant", "content": whole.content, "refusal": None}
-    if whole.reasoning:
-        message["reasoning_content"] = whole.reasoning
-    if whole.calls:
-        message["content"] = whole.content or None
-        message["tool_calls"] = [
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}} for call in whole.calls
-        ]
-    return message
+    """The message of a whole answer."""
+    return {**message_object(Message(whole.content, whole.reasoning, whole.calls)), "refusal": None}
 
 
 def text_completion(

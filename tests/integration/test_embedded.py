@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import subprocess
 import sys
 import threading
@@ -384,3 +385,21 @@ def test_a_script_without_a_main_guard(name: str) -> None:
     assert (ended.returncode, ended.stdout.splitlines()[-1]) == (0, "done"), ended.stderr
     assert "Traceback" not in ended.stderr
     assert "interrupted" in ended.stdout or "interrupted" not in name
+
+
+def test_a_chat_with_tools_has_messages(engine: Engine) -> None:
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "additionalProperties": False}
+    tools = [{"type": "function", "function": {"name": "f", "parameters": schema}}]
+    options: dict[str, Any] = {"tools": tools, "tool_choice": "required", "parallel_tool_calls": False}
+    messages = [{"role": "user", "content": "hi"}]
+    whole = engine.chat(messages, {"max_new_tokens": 200, "temperature": 0}, **options)
+    assert whole["message"]["content"] is None
+    (call,) = whole["message"]["tool_calls"]
+    assert call["function"]["name"] == "f"
+    assert isinstance(json.loads(call["function"]["arguments"])["n"], int)
+    *_, last = engine.chat(messages, {"max_new_tokens": 200, "temperature": 0}, stream=True, **options)
+    assert last["message"]["tool_calls"][0]["function"] == call["function"]
+    plain = engine.chat(messages, {"max_new_tokens": 4, "temperature": 0})
+    assert plain["message"] == {"role": "assistant", "content": plain["text"]}
+    with pytest.raises(RequestError):
+        engine.chat(messages, tools=tools, tool_choice={"type": "function", "function": {"name": "g"}})

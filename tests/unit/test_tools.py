@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from radixrt.engine.stream import Answer
+from radixrt.engine.tools import MAX_TOOLS, ToolUse, tool_use
 from radixrt.errors import ConfigError, RequestError
 from radixrt.server.choices import Choice, Ended
-from radixrt.server.tools import MAX_TOOLS, ToolUse, tool_use
 from radixrt.server.wire import ChatWriter, TokenNames, chat_completion
 from radixrt.text.answer_formats import AnswerFormats
 from radixrt.text.chat import ChatTemplate

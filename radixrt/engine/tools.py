@@ -11,7 +11,6 @@ from typing import Any, Literal
 import msgspec
 
 from radixrt.errors import RequestError
-from radixrt.server.problems import excerpt
 from radixrt.text.tools.formats import CallFormat, Frame
 from radixrt.types import GrammarOptions, GrammarSpec
 
@@ -78,7 +77,7 @@ def tool_use(
         name, schema, is_strict = _function(tool, f"tools[{i}]")
         if name in schemas:
             where = f"tools[{i}].function.name"
-            raise RequestError(f"{where} {excerpt(name)!r} is taken.", param=where, code="invalid_value")
+            raise RequestError(f"{where} {_shown(name)!r} is taken.", param=where, code="invalid_value")
         schemas[name] = schema
         if is_strict:
             strict.add(name)
@@ -101,7 +100,7 @@ def tool_use(
 def _function(tool: Mapping[str, Any], where: str) -> tuple[str, Mapping[str, Any], bool]:
     """Name, schema of the arguments and strictness of a tool."""
     if tool.get("type", "function") != "function":
-        kind = excerpt(tool.get("type"))
+        kind = _shown(tool.get("type"))
         raise RequestError(f"{where}.type must be 'function', got {kind}.", param=f"{where}.type", code="unsupported_parameter")
     function = tool.get("function")
     if not isinstance(function, Mapping):
@@ -123,6 +122,12 @@ def _function(tool: Mapping[str, Any], where: str) -> tuple[str, Mapping[str, An
         message = f"{where}.function.parameters must be a schema of type object."
         raise RequestError(message, param=f"{where}.function.parameters", code="invalid_value")
     return name, {"type": "object", **parameters}, bool(function.get("strict"))
+
+
+def _shown(value: object) -> str:
+    """A piece of the caller's input, bounded."""
+    text = str(value)
+    return text if len(text) <= 64 else f"{text[:63]}…"
 
 
 def _depth(value: object) -> int:
@@ -162,5 +167,5 @@ def _named(tool: object, names: Mapping[str, object], where: str) -> str:
     function = tool.get("function", tool) if isinstance(tool, Mapping) else None
     name = function.get("name") if isinstance(function, Mapping) else None
     if not isinstance(name, str) or name not in names:
-        raise RequestError(f"{where} names {excerpt(name)!r}, which is not among the tools.", param="tool_choice", code="invalid_value")
+        raise RequestError(f"{where} names {_shown(name)!r}, which is not among the tools.", param="tool_choice", code="invalid_value")
     return name
