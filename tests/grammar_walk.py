@@ -20,11 +20,11 @@ def allowed(state: Any, vocabulary: Vocabulary = BYTES) -> set[int]:
     return set(np.nonzero(np.unpackbits(row.view(np.uint8), bitorder="little"))[0].tolist())
 
 
-def accepts(grammar: Any, text: str | bytes, vocabulary: Vocabulary = BYTES) -> bool:
+def accepts(grammar: Any, text: str, vocabulary: Vocabulary = BYTES) -> bool:
     """Whether a grammar lets a text through, token by token, and end."""
     state = grammar.new_state()
     row = np.full(vocabulary.num_words, -1, dtype=np.int32)
-    for token in text.encode() if isinstance(text, str) else text:
+    for token in vocabulary.encode(text):
         row[:] = -1
         state.fill_mask(row)
         if not row[token >> 5] >> (token & 31) & 1:

@@ -1,6 +1,6 @@
 """The JSON Schema Test Suite walked through grammars: ``python -m schema_suite`` reports, ``--write`` renews what is expected.
 
-An instance is accepted when its text, its keys as given or in the order of the schema, passes byte by byte under the mask and
+An instance is accepted when its text, its keys as given or in the order of the schema, passes token by token under the mask and
 may end.  ``typed`` schemas have the type added that their keywords imply, as people mean them; what is valid is asked of
 jsonschema-rs, so that it is right for both forms.
 """
@@ -21,6 +21,7 @@ from grammar_walk import BYTES, accepts
 from radixrt.errors import GrammarError
 from radixrt.grammar import llguidance_engine, xgrammar_engine
 from radixrt.grammar.vocabulary import Vocabulary
+from radixrt.text.tokenizer import load_tokenizer
 from radixrt.types import GrammarOptions, GrammarSpec
 
 FOLDER = Path(__file__).parent / "data" / "json-schema-test-suite"
@@ -158,17 +159,26 @@ def bare_xgrammar(schema: Any, vocabulary: Vocabulary) -> Any:
 ENGINES: dict[str, Compile] = {"ours": ours, "llguidance": bare_llguidance, "xgrammar": bare_xgrammar}
 
 
+def tokens_of(path: Path) -> Vocabulary:
+    """The vocabulary of a tokenizer."""
+    tokenizer = load_tokenizer(path)
+    texts = [None if tokenizer.is_special(token) else tokenizer.token_bytes(token) for token in range(tokenizer.vocab_size)]
+    return Vocabulary(texts, tokenizer.eos_token_ids, lambda text: tokenizer.encode(text, add_special_tokens=False, allow_special=False))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--engine", choices=ENGINES, action="append")
+    parser.add_argument("--tokenizer", type=Path, help="walk by the tokens of this GGUF file or folder instead of bytes")
     parser.add_argument("--show", help="print the cases whose outcome starts so")
     args = parser.parse_args()
+    vocabulary = BYTES if args.tokenizer is None else tokens_of(args.tokenizer)
     expected: dict[str, str] = {}
     for engine in args.engine or ["ours"]:
         for draft in DRAFTS:
             for form in ("typed", "untyped"):
-                found = {case.name: (case, outcome(case, ENGINES[engine])) for case in cases(draft, form)}
+                found = {case.name: (case, outcome(case, ENGINES[engine], vocabulary)) for case in cases(draft, form)}
                 words = {name: result.word for name, (_, result) in found.items()}
                 if engine == "ours":
                     expected |= words
