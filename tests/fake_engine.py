@@ -1,8 +1,8 @@
 """An engine for tests of the compile service: its specs say how compiling them is to go.
 
-``ok NAME`` compiles, ``choose TEXTS`` (a JSON list) to a grammar of these texts, ``error`` is refused, ``bug`` breaks the engine,
-``sleep SECONDS`` takes so long, ``spin`` for ever, ``eat`` needs all memory there is, ``crash`` ends the process.  ``cheap`` in
-front: compile in the service's own thread.
+``ok NAME`` compiles, ``choose TEXTS`` (a JSON list) to a grammar of these texts, ``error`` is refused, ``malformed`` for good,
+``bug`` breaks the engine, ``sleep SECONDS`` takes so long, ``spin`` for ever, ``eat`` needs all memory there is, ``crash`` ends
+the process.  ``cheap`` in front: compile in the service's own thread.
 """
 
 from __future__ import annotations
@@ -46,6 +46,8 @@ def compile(spec: GrammarSpec, vocabulary: Vocabulary) -> FakeGrammar | TextGram
         return TextGrammar(json.loads(argument), vocabulary)
     if command == "error":
         raise GrammarError("as asked", keyword="type", pointer="/a")
+    if command == "malformed":
+        raise GrammarError("as asked", code="malformed_grammar")
     if command == "bug":
         raise KeyError("as asked")
     if command == "sleep":
