@@ -15,6 +15,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from itertools import cycle
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +32,7 @@ HIDDEN, INTERMEDIATE, VOCAB, HEADS, KV_HEADS, HEAD_DIM = 576, 1536, 49152, 9, 3,
 FORMATS = ("q4_1", "q4_0", "q8_0", "bf16", "f32")
 ROWS = (1, 16, 512)
 NUM_SLOTS = 1 << 16
+COLD_BYTES = 48 << 20  # of weights between two uses of the same
 
 
 @dataclass
@@ -71,7 +73,10 @@ class Watch:
 
 
 def products(watch: Watch) -> Iterator[Measured]:
-    """The head and a layer's three shapes, for a step of one row, of a few, and of a chunk of a prompt."""
+    """The head and a layer's three shapes, for a step of one row, of a few, and of a chunk of a prompt.
+
+    One row is multiplied with many matrices in turn, so that weights come from memory, as they do in a model.
+    """
     for kind in FORMATS:
         for rows in ROWS:
             for name, outputs, inputs in (("qkv", (HEADS + 2 * KV_HEADS) * HEAD_DIM, HIDDEN), ("gate and up", 2 * INTERMEDIATE, HIDDEN),
@@ -79,9 +84,14 @@ def products(watch: Watch) -> Iterator[Measured]:
                 if name == "head" and (rows == ROWS[-1] or kind == "f32"):
                     continue  # only the last position of a prompt needs it
                 matrix = ops.packed_matrix(kind, outputs, inputs)
-                matrix.pack_floats(0, torch.randn(outputs * inputs))
+                others = COLD_BYTES // matrix.nbytes if rows == 1 else 0
+                copies = [matrix, *(ops.packed_matrix(kind, outputs, inputs) for _ in range(others))]
+                values = torch.randn(outputs * inputs)
+                for copy in copies:
+                    copy.pack_floats(0, values)
+                matrices = cycle(copies)
                 x, y = torch.randn(rows, inputs), torch.empty(rows, outputs)
-                micros = watch.best(lambda x=x, matrix=matrix, y=y: _native.linear(x, matrix, y))  # type: ignore[misc]
+                micros = watch.best(lambda x=x, matrices=matrices, y=y: _native.linear(x, next(matrices), y))  # type: ignore[misc]
                 yield Measured(f"{kind} {name}, {rows} rows", micros, matrix.nbytes + x.nbytes + y.nbytes, 2 * rows * outputs * inputs)
 
 
