@@ -48,7 +48,8 @@ async def run_page(run: Run) -> str:
     root = Token("", "constant")
     for piece in run.pieces:
         prompt = await _prompt(run, piece.before)
-        cached = piece.answers[0].meta.get("cached_tokens", 0)
+        # Where a backend does not count, what other requests of the run have is no news.
+        cached = piece.answers[0].meta.get("cached_tokens", _known(root, prompt))
         at = root
         for i, token in enumerate(prompt):
             at = _grow(at, token, "cache" if i < cached else "constant")
@@ -124,6 +125,14 @@ def _grow(at: Token, token: Spelled, origin: str, label: str | None = None) -> T
         child.origin = origin
     child.label = child.label or label
     return child
+
+
+def _known(root: Token, tokens: Sequence[Spelled]) -> int:
+    """How many leading tokens the tree has already."""
+    at, known = root, 0
+    while known < len(tokens) and (child := at.children.get(tokens[known][0])) is not None:
+        at, known = child, known + 1
+    return known
 
 
 def _count(root: Token) -> Counter[str]:

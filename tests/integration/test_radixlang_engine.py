@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from radixlang import EngineBackend, Function, ProgramError, State, function, gen, gen_bool, gen_float, gen_int, gen_string, select
 from radixlang.piece import walk
-from radixlang_programs import GREEDY, PROGRAMS, few_shot_qa, multi_turn, parallel_decoding
+from radixlang_programs import GREEDY, PROGRAMS, few_shot_qa, judged, multi_turn, parallel_decoding
 
 from radixrt import Engine
 
@@ -304,6 +304,9 @@ def test_a_page_shows_each_token_of_the_tree_once(backend: EngineBackend, engine
     assert page.count('<span class="model" title') == 3 * 10
     again = parallel_decoding.run("sleep", backend=backend, **GREEDY).to_html()
     assert again.count('<span class="cache"') > again.count('<span class="constant"')
+    judged.run("An essay", backend=backend, **GREEDY)
+    chosen = judged.run("An essay", backend=backend, **GREEDY).to_html()
+    assert chosen.count('<span class="cache"') > chosen.count('<span class="constant"')
 
 
 SCRIPT = """
