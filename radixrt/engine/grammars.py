@@ -20,7 +20,7 @@ from radixrt.weights.resolve import resolve_model
 # How often somebody who has nothing else to do is to look whether a grammar is ready, in seconds.
 LOOK_SECONDS = 0.001
 
-Queue = Callable[[GenerateRequest, Grammar], None]
+Queue = Callable[[GenerateRequest, Grammar | None], None]
 
 
 @dataclass(slots=True)
@@ -58,7 +58,13 @@ class GrammarDesk:
 
     def add(self, request: GenerateRequest, spec: GrammarSpec, now: float) -> None:
         """Queue a request at once if its grammar is known, else when it is.  Raises what ``queue`` does, and GrammarError."""
-        specs.check(spec)
+        try:
+            specs.check(spec)
+        except GrammarError:
+            if not _may_fail(spec):
+                raise
+            self._queue(request, None)
+            return
         job = self._service.compile(spec)
         if job.done():
             self._service.release(job)
@@ -111,10 +117,18 @@ class GrammarDesk:
         return self._timeout is not None and now - waiting.since > self._timeout
 
 
-def _result(job: Job, spec: GrammarSpec) -> Grammar:
+def _may_fail(spec: GrammarSpec) -> bool:
+    """Whether a request goes without its constraint if that cannot be compiled: calls nobody requires, of tools that are not strict."""
+    dormancy = spec.options.dormancy
+    return spec.kind == "tool_calls" and dormancy is not None and bool(dormancy.trigger) and not spec.options.strict
+
+
+def _result(job: Job, spec: GrammarSpec) -> Grammar | None:
     try:
         return job.result()
     except GrammarError as error:
+        if _may_fail(spec):
+            return None
         error.param = error.param or spec.param or None
         raise
 

@@ -49,16 +49,18 @@ class ToolUse:
             _entry(name, frame.head(name).removeprefix(frame.trigger), schema, frame, strict=name in self.strict)
             for name, schema in self.schemas.items()
         ]
-        return _spec(tools, frame, 1, whitespace="flexible")
+        return _spec(tools, frame, 1, whitespace="flexible", strict=bool(self.strict))
 
 
 def _entry(name: str, begin: str, schema: Mapping[str, Any], frame: Frame, *, strict: bool) -> dict[str, Any]:
     return {"name": name, "begin": begin, "schema": schema, "end": frame.end, "strict": strict}
 
 
-def _spec(tools: list[dict[str, Any]], frame: Frame, most: int | None, *, whitespace: Literal["fixed", "flexible"]) -> GrammarSpec:
+def _spec(
+    tools: list[dict[str, Any]], frame: Frame, most: int | None, *, whitespace: Literal["fixed", "flexible"], strict: bool = True
+) -> GrammarSpec:
     text = {"prefix": frame.prefix, "separator": frame.separator, "suffix": frame.suffix, "min": 1, "max": most, "tools": tools}
-    return GrammarSpec("tool_calls", msgspec.json.encode(text).decode(), GrammarOptions(whitespace=whitespace))
+    return GrammarSpec("tool_calls", msgspec.json.encode(text).decode(), GrammarOptions(whitespace=whitespace, strict=strict))
 
 
 def tool_use(

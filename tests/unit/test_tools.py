@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from radixrt.engine.grammars import GrammarDesk
 from radixrt.engine.stream import Answer
 from radixrt.engine.tools import MAX_TOOLS, ToolUse, tool_use
-from radixrt.errors import ConfigError, RequestError
+from radixrt.engine.turn import Turn
+from radixrt.errors import ConfigError, GrammarError, RequestError
 from radixrt.server.choices import Choice, Ended
 from radixrt.server.wire import ChatWriter, TokenNames, chat_completion
 from radixrt.text.answer_formats import AnswerFormats
@@ -17,7 +19,7 @@ from radixrt.text.chat import ChatTemplate
 from radixrt.text.pieces import CallBegin, Content
 from radixrt.text.tokenizer import load_tokenizer
 from radixrt.text.tools.formats import CALL_FORMATS, JSON_LIST, select_calls, select_reasoning
-from radixrt.types import Finish, FinishReason, RequestOutput, Usage
+from radixrt.types import Finish, FinishReason, GenerateRequest, GrammarSpec, RequestOutput, SamplingParams, Usage
 
 TOY = load_tokenizer(None)
 NAMES = TokenNames(TOY)
@@ -270,3 +272,35 @@ def test_spelled_markers_of_control_tokens_in_tools_stay_text() -> None:
 def test_calls_begin_only_where_they_may() -> None:
     pieces = Choice(AnswerFormats.of(TOY, "auto", "none", knows_tools=False).parser(use(ALLOWED).schemas)).push(answer(CALL))
     assert not any(isinstance(piece, CallBegin) for piece in pieces)
+
+
+class Refusing:
+    """A compile service and its job: nothing can be compiled."""
+
+    def compile(self, spec: GrammarSpec) -> Refusing:
+        return self
+
+    def done(self) -> bool:
+        return True
+
+    def release(self, job: object) -> None:
+        pass
+
+    def result(self) -> None:
+        raise GrammarError("too complex")
+
+
+@pytest.mark.parametrize(("strict", "choice", "queued"), [(False, "auto", True), (True, "auto", False), (False, "required", False)])
+def test_calls_that_nobody_requires_need_no_constraint(strict: bool, choice: str, queued: bool) -> None:
+    formats = AnswerFormats.of(TOY, "auto", "none", knows_tools=False)
+    turn = Turn.of(formats, use(choice, tools=[tool("f", strict=strict)]), SamplingParams(), [1])
+    assert turn.sampling.grammar is not None
+    taken: list[object] = []
+    desk = GrammarDesk(Refusing(), lambda request, grammar: taken.append(grammar))  # type: ignore[arg-type]
+    request = GenerateRequest(uid=1, prompt=[1], sampling=turn.sampling)
+    if queued:
+        desk.add(request, turn.sampling.grammar, 0.0)
+    else:
+        with pytest.raises(GrammarError):
+            desk.add(request, turn.sampling.grammar, 0.0)
+    assert taken == [None] * queued
