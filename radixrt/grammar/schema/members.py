@@ -23,6 +23,7 @@ class Checker:
     def __init__(self, expander: Expander) -> None:
         self._expander = expander
         self._open: list[State] = []
+        self._asked: set[frozenset[Site]] = set()
         self._disjoint: dict[frozenset[Site], bool] = {}
         self._known_keys: dict[State, frozenset[Any] | None] = {}
         self.cuts = 0  # questions that were not followed any further
@@ -87,14 +88,22 @@ class Checker:
         """Whether certainly nothing meets both schemas."""
         pair = frozenset((one, other))
         known = self._disjoint.get(pair)
-        if known is None:
-            cuts = self.cuts
+        if known is not None:
+            return known
+        if pair in self._asked:  # the answer is being looked for
+            self.cuts += 1
+            return False
+        self._asked.add(pair)
+        cuts = self.cuts
+        try:
             sides = [self._expander.shapes(frozenset(((site, True),))) for site in (one, other)]
-            known = all(self._told_apart(left, right) for left in sides[0] for right in sides[1])
-            known = known or self.empty(frozenset(((one, True), (other, True))))
-            if self.is_certain or self.cuts == cuts:
-                self._disjoint[pair] = known
-        return known
+            found = all(self._told_apart(left, right) for left in sides[0] for right in sides[1])
+            found = found or self.empty(frozenset(((one, True), (other, True))))
+        finally:
+            self._asked.discard(pair)
+        if self.is_certain or self.cuts == cuts:
+            self._disjoint[pair] = found
+        return found
 
     def _told_apart(self, one: Shape, other: Shape) -> bool:
         """Whether it shows at once that nothing has both shapes: by type, or by a member both give a few values for."""
@@ -140,7 +149,7 @@ class Checker:
     @property
     def is_certain(self) -> bool:
         """Whether no question about emptiness is open, whose answer others might have cut short."""
-        return not self._open
+        return not self._open and not self._asked
 
     def _is_empty(self, shape: Shape) -> bool:
         if shape.values is not None:
