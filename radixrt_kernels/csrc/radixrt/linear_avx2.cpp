@@ -12,6 +12,7 @@ namespace {
 constexpr int kHalf = 8;
 // Tokens whose products are computed together.
 constexpr int kGroup = 4;
+constexpr int kPrefetchBytes = 2048;
 
 __m256 load_halves(const std::uint8_t *from) { return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i *>(from))); }
 
@@ -98,6 +99,9 @@ void few(const std::uint8_t *panel, std::int64_t blocks, const QuantizedRows &ro
     for (int half = 0; half < 2; ++half)
         for (int token = 0; token < tokens; ++token) y[half][token] = _mm256_setzero_ps();
     for (std::int64_t block = 0; block < blocks; ++block, panel += panel_block_bytes(type)) {
+        // Panels follow each other in memory; far enough ahead to hide how long it takes.
+        for (std::size_t line = 0; line < panel_block_bytes(type); line += 64)
+            _mm_prefetch(reinterpret_cast<const char *>(panel) + kPrefetchBytes + line, _MM_HINT_T0);
         for (int half = 0; half < 2; ++half) {
             const int row = half * kHalf;
             const __m256 d = load_halves(panel + 2 * row), m = offsets<type>(panel, row);
