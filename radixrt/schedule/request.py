@@ -13,8 +13,8 @@ from radixrt.schedule.backoff import DraftBackoff
 from radixrt.types import Divergence, GenerateRequest, LogprobOptions, SamplingParams
 from radixrt_kernels.ops import common_prefix_length
 
-# Most tokens that a grammar may draft at once: what it forces is confirmed far more often than guesses are.
-MAX_FORCED = 64
+# Most tokens that a grammar may draft at once: behind the first that is refused, all are computed for nothing.
+MAX_FORCED = 16
 
 
 class Status(enum.Enum):
