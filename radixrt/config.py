@@ -137,6 +137,10 @@ class ScheduleConfig:
     prefill_delayer_max_delay_passes: int = option(30, "most steps that a small prompt is held back", metavar="PASSES")
     prefill_delayer_max_delay_ms: float | None = option(None, "longest time that a small prompt is held back", metavar="MS")
     profile_steps: str | None = option(None, "write when the parts of each step ran to a file, as a Chrome trace", metavar="FILE")
+    draft_token_cost: float | None = option(
+        None, "share of a one-row step that computing its token takes, 0 to 1: the larger, the fewer forced tokens are drafted at once; "
+        "default: by device", metavar="SHARE",
+    )
     disable_overlap_schedule: bool = option(False, "do the host work of a step after its forward pass, not under it")
 
 
@@ -224,6 +228,7 @@ class Hardware:
     cuda: bool = False
     cuda_bf16: bool = False
     native: bool = False
+    isa: str = "portable"
     num_cpus: int = 1
     memory_bytes: int = 8 << 30
 
@@ -232,7 +237,7 @@ class Hardware:
         """Read this machine.  Imports torch."""
         import torch
 
-        from radixrt_kernels.ops import NATIVE
+        from radixrt_kernels.ops import NATIVE, kernel_facts
 
         cuda = torch.cuda.is_available()
         if cuda:
@@ -240,7 +245,10 @@ class Hardware:
         else:
             memory = psutil.virtual_memory().available
         num_cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        return cls(cuda=cuda, cuda_bf16=cuda and torch.cuda.is_bf16_supported(), native=NATIVE, num_cpus=num_cpus, memory_bytes=memory)
+        return cls(
+            cuda=cuda, cuda_bf16=cuda and torch.cuda.is_bf16_supported(), native=NATIVE, isa=kernel_facts().get("isa", "portable"),
+            num_cpus=num_cpus, memory_bytes=memory,
+        )
 
 
 def resolve(config: EngineConfig, hardware: Hardware) -> EngineConfig:
@@ -282,6 +290,7 @@ def resolve(config: EngineConfig, hardware: Hardware) -> EngineConfig:
     schedule = replace(
         schedule, schedule_policy=order, chunked_prefill_size=chunk,
         enable_priority_scheduling=schedule.enable_priority_scheduling or order == "priority",
+        draft_token_cost=_token_cost(device, hardware) if schedule.draft_token_cost is None else schedule.draft_token_cost,
         max_running_requests=(64 if device == "cpu" else 256) if schedule.max_running_requests is None else schedule.max_running_requests,
     )
     resolved = EngineConfig(model=model, cache=cache, schedule=schedule, grammar=config.grammar)
@@ -304,6 +313,13 @@ def _kv_cache_dtype(asked: str, model: ModelConfig) -> str:
         return asked
     # Products of quantised operands are off by more than what bfloat16 rounds away.  The toy model stores token ids as K.
     return "bfloat16" if model.quantization != "none" and model.model_path != "toy" else model.dtype
+
+
+def _token_cost(device: str, hardware: Hardware) -> float:
+    """How much of a one-row step computing is: little where memory is what a step waits for."""
+    if device == "cuda":
+        return 0.02
+    return 0.2 if hardware.isa == "avx512" else 0.6
 
 
 def _check(config: EngineConfig) -> None:
@@ -360,6 +376,8 @@ def _check_schedule(schedule: ScheduleConfig) -> None:
         value = getattr(schedule, name)
         if value is not None and not (math.isfinite(value) and value >= 0):
             raise ConfigError(f"{flag(name)} must be a number of at least 0, got {value}")
+    if schedule.draft_token_cost is not None and not 0.0 <= schedule.draft_token_cost <= 1.0:
+        raise ConfigError(f"--draft-token-cost must be in [0, 1], got {schedule.draft_token_cost}")
     if schedule.max_prefill_tokens < 1:
         raise ConfigError(f"--max-prefill-tokens must be at least 1, got {schedule.max_prefill_tokens}")
     if not 0.0 < schedule.decode_share <= 1.0:

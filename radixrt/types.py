@@ -45,13 +45,14 @@ class GrammarOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
     ``whitespace`` of JSON: ``flexible`` allows runs of at most ``max_whitespace`` characters where JSON does, ``compact``
     none, ``fixed`` one space after each comma and colon.  ``truncate``: what happens when the tokens run out; ``close`` ends
-    the text in time by a shortest way, ``hard`` cuts it off.  ``backend`` is the engine to compile with.  ``strict`` is
+    the text in time by a shortest way, and is refused where no text fits; ``fit`` does so where one fits, and cuts it off
+    where none does; ``hard`` always cuts it off.  ``backend`` is the engine to compile with.  ``strict`` is
     OpenAI's: kept for the record, since every constraint is enforced.  ``dormancy``: where the constraint does not hold.
     """
 
     whitespace: Literal["flexible", "compact", "fixed"] = "flexible"
     max_whitespace: Annotated[int, msgspec.Meta(ge=0, le=64)] = 8
-    truncate: Literal["close", "hard"] = "close"
+    truncate: Literal["close", "fit", "hard"] = "close"
     backend: Literal["auto", "fsm", "xgrammar", "llguidance"] = "auto"
     strict: bool = True
     dormancy: Dormancy | None = None

@@ -44,6 +44,7 @@ def build_scheduler(
         delayer=_delayer(schedule, token_budget),
         drafter=drafter,
         jump_forward=jump_forward,
+        token_cost=schedule.draft_token_cost or 0.0,
     )
 
 

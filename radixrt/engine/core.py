@@ -241,7 +241,7 @@ class EngineCore:
                 state = grammar.new_state()
             else:
                 state = dormant.wrap(grammar, dormancy, self._grammars.vocabulary)
-            if sampling.grammar.options.truncate == "close" and room:
+            if sampling.grammar.options.truncate != "hard" and room:
                 closing = Closing(state, grammar.min_tokens)
                 closing.begin(room)
         queued = Request(request, max_length=max_length, stop_ids=stop_ids, seed=seed, grammar=state, closing=closing)

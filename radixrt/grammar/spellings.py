@@ -42,8 +42,8 @@ STRUCTURED: dict[str, Read] = {
 }
 FIELDS = frozenset({*PLAIN, *GUIDED, "response_format", "structured_outputs"})
 OPTIONS = "grammar_options"
-TRUNCATE = ("close", "hard")
-_TRUNCATE = "truncate must be 'close' or 'hard'."
+TRUNCATE = ("close", "fit", "hard")
+_TRUNCATE = "truncate must be 'close', 'fit' or 'hard'."
 _NO_EFFECT = ("disable_fallback", "backend", "_backend", "_backend_was_auto")
 _FORMATS = "text, json_object, json_schema or structural_tag"
 
@@ -114,6 +114,9 @@ def _format(value: object, options: GrammarOptions) -> GrammarSpec | None:
         raise GrammarError("The format must be an object.")
     if value.get("truncate") is not None:
         options = _truncated(options, value["truncate"])
+    elif options.truncate == "close":
+        # OpenAI cuts an answer off that has no room, and its clients tell that by its finish reason.
+        options = msgspec.structs.replace(options, truncate="fit")
     match value.get("type"):
         case "text":
             return None

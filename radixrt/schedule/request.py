@@ -13,9 +13,6 @@ from radixrt.schedule.backoff import DraftBackoff
 from radixrt.types import Divergence, GenerateRequest, LogprobOptions, SamplingParams
 from radixrt_kernels.ops import common_prefix_length
 
-# Most tokens that a grammar may draft at once: behind the first that is refused, all are computed for nothing.
-MAX_FORCED = 16
-
 
 class Status(enum.Enum):
     WAITING = "waiting"
@@ -94,7 +91,7 @@ class Request:
         self.stop_ids = stop_ids
         self.seed = seed
         self.grammar = grammar
-        self.backoff = None if grammar is None else DraftBackoff(MAX_FORCED)
+        self.backoff = None if grammar is None else DraftBackoff()
         self.closing = closing  # ends the text of the grammar in time
         self.fault: RadixrtError | None = None  # what the grammar broke on, whose masks are empty since
         self.priority = request.priority

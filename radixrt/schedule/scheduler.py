@@ -45,6 +45,7 @@ class Scheduler:
         priorities: what priorities mean, or None to ignore them.
         drafter: guesses for requests without a grammar, or None.
         jump_forward: let grammars draft the text they leave no choice about.
+        token_cost: what a draft costs, see ``radixrt.schedule.backoff.draft_cost``.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class Scheduler:
         delayer: PrefillDelayer | None = None,
         drafter: Drafter | None = None,
         jump_forward: bool = True,
+        token_cost: float = 0.0,
     ) -> None:
         self.cache = cache
         self.token_budget = token_budget
@@ -77,7 +79,7 @@ class Scheduler:
         self.waiting = WaitingQueue(cache, policy, aging=None if priorities is None else priorities.aging)
         self.running: list[Request] = []
         self.counters = Counters()
-        self.verifier = Verifier(cache, self.counters, drafter=drafter, jump_forward=jump_forward)
+        self.verifier = Verifier(cache, self.counters, drafter=drafter, jump_forward=jump_forward, token_cost=token_cost)
         self._admission = Admission(cache=cache, waiting=self.waiting, estimate=self.estimate, max_running=max_running, delayer=delayer)
         self._deadlines = deadlines or Deadlines()
         self._requests: dict[int, Request] = {}
@@ -147,6 +149,7 @@ class Scheduler:
         self.waiting.begin(self._now, self.running, self.counters.computed_tokens)
         sent_back = self._preempt()
         retractions = self.counters.retractions
+        self.verifier.num_rows = len(self.running)
         self._extend_running(rows, budget)
         if self.counters.retractions == retractions:
             self._admission.fill(self.running, budget, partial(self._start, rows), self._now, sent_back)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from radixrt.cache.prefix_cache import PrefixCache
 from radixrt.errors import GrammarError
 from radixrt.grammar.base import GrammarState
+from radixrt.schedule.backoff import draft_cost
 from radixrt.schedule.drafter import Drafter
 from radixrt.schedule.request import Request
 from radixrt.schedule.step import Counters, RowResult, ScheduledRow
@@ -29,15 +30,18 @@ class Verifier:
     """Lets verified text grow by samples.
 
     ``drafter`` guesses up to ``max_draft`` tokens for requests without a grammar; with ``jump_forward`` grammars draft what they
-    leave no choice about.
+    leave no choice about, as far as it pays: ``token_cost`` and ``num_rows``, the rows of a step, are those of ``draft_cost``.
     """
 
     def __init__(
-        self, cache: PrefixCache, counters: Counters, *, drafter: Drafter | None = None, jump_forward: bool = True, max_draft: int = 16
+        self, cache: PrefixCache, counters: Counters, *, drafter: Drafter | None = None, jump_forward: bool = True, max_draft: int = 16,
+        token_cost: float = 0.0,
     ) -> None:
         self.drafter = drafter
         self.jump_forward = jump_forward
         self.max_draft = max_draft
+        self.token_cost = token_cost
+        self.num_rows = 1
         self._cache = cache
         self._counters = counters
 
@@ -135,7 +139,9 @@ class Verifier:
 
     def draft(self, request: Request) -> None:
         """Add guesses to tokens that are all verified."""
-        most = self.max_draft if request.backoff is None else request.backoff.limit
+        most = self.max_draft
+        if request.backoff is not None:
+            most = request.backoff.limit(draft_cost(self.token_cost, self.num_rows), most)
         room = min(most, request.max_length - 1 - len(request.tokens))
         if room <= 0 or len(request.tokens) > request.num_verified:
             return

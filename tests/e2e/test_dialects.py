@@ -64,7 +64,7 @@ def test_a_response_is_remembered_until_it_is_deleted(server: Any) -> None:
 def test_functions_of_a_response_are_called(server: Any) -> None:
     body = {
         "input": "Add.", "tools": [{"type": "function", "name": "add", "parameters": TOOL}], "tool_choice": "required",
-        "max_output_tokens": 200,
+        "parallel_tool_calls": False, "max_output_tokens": 200,
     }
     call = next(item for item in post(server, "/v1/responses", body)["output"] if item["type"] == "function_call")
     assert call["name"] == "add"
@@ -117,7 +117,8 @@ def test_a_ttl_pins_the_prefix(server: Any) -> None:
 
 
 def test_tools_of_a_message_are_used(server: Any) -> None:
-    body = {"messages": USER, "max_tokens": 200, "tools": [{"name": "add", "input_schema": TOOL}], "tool_choice": {"type": "any"}}
+    choice = {"type": "any", "disable_parallel_tool_use": True}
+    body = {"messages": USER, "max_tokens": 200, "tools": [{"name": "add", "input_schema": TOOL}], "tool_choice": choice}
     answer = post(server, "/v1/messages", body)
     assert answer["stop_reason"] == "tool_use"
     (use,) = (block for block in answer["content"] if block["type"] == "tool_use")
@@ -167,3 +168,13 @@ def test_errors_have_the_shape_of_their_dialect(server: Any) -> None:
     assert (response.status_code, response.json()["error"]["param"]) == (400, "background")
     for path in ("/v1/messages", "/api/chat", "/v1/responses"):
         assert server.http.post(path, content=b"{").status_code == 400
+
+
+def test_an_answer_without_room_is_cut_off_as_openai_does_it_and_refused_elsewhere(server: Any) -> None:
+    body = {"messages": USER, "max_tokens": 3}
+    shape = {"type": "json_schema", "json_schema": {"name": "mood", "schema": SCHEMA}}
+    answer = post(server, "/v1/chat/completions", body | {"response_format": shape})["choices"][0]
+    assert answer["finish_reason"] == "length"
+    for closing in ({"json_schema": SCHEMA}, {"response_format": shape | {"truncate": "close"}}):
+        refused = server.http.post("/v1/chat/completions", json=body | closing)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (400, "max_tokens_too_small")

@@ -17,9 +17,9 @@ from radixrt.errors import RequestError
 def engines() -> Iterator[list[Engine]]:
     """One that drafts forced text, and one that does not."""
     with ExitStack() as stack:
+        shared = {"max_total_tokens": 4000, "random_seed": 1, "draft_token_cost": 0.05}
         yield [
-            stack.enter_context(Engine(model_path="toy", max_total_tokens=4000, random_seed=1, disable_jump_forward=disabled))
-            for disabled in (False, True)
+            stack.enter_context(Engine(model_path="toy", disable_jump_forward=disabled, **shared)) for disabled in (False, True)
         ]
 
 

@@ -128,7 +128,7 @@ def test_options_travel_with_the_spec() -> None:
 def test_formats_with_the_schema_inside() -> None:
     assert format_of({"type": "text"}, param="text.format") is None
     spec = format_of({"type": "json_schema", "name": "x", "schema": SCHEMA, "strict": True}, param="text.format")
-    assert spec == GrammarSpec("json_schema", TEXT, GrammarOptions(strict=True), "text.format")
+    assert spec == GrammarSpec("json_schema", TEXT, GrammarOptions(strict=True, truncate="fit"), "text.format")
     with pytest.raises(GrammarError) as caught:
         format_of({"type": "json_schema"}, param="output_config.format")
     assert caught.value.param == "output_config.format"
