@@ -36,7 +36,7 @@ CHAT_ONLY = [
     ("messages", json.dumps([{"role": "user", "content": "x"}] * 1025)),
     ("messages", json.dumps([{"role": "user", "content": [{"type": "text", "text": "x"}] * 1025}])),
     ("logprobs", "3"), ("top_logprobs", "2"),
-    ("tools", '[{"type": "function", "function": {"name": "f"}}]'), ("functions", '[{"name": "f"}]'),
+    ("tools", '[{"type": "function", "function": {"name": ""}}]'), ("functions", '[{"name": "f"}]'),
     ("tool_choice", '{"type": "function", "function": {"name": "nope"}}'), ("modalities", '["text", "audio"]'),
     ("chat_template_kwargs", '{"bos_token": "x"}'),
 ]  # fmt: skip
@@ -181,7 +181,7 @@ def test_duplicate_live_rid_is_refused_and_the_first_goes_on(server: Any) -> Non
 @pytest.mark.parametrize(
     ("method", "path", "status"),
     [("POST", "/v1/no-such-endpoint", 404), ("GET", "/v1/completions", 405), ("DELETE", "/health", 405), ("GET", "/v1/models/no/such", 404),
-     ("POST", "/v1/embeddings", 404), ("POST", "/update_weights_from_tensor", 404), ("GET", "/flush_cache?timeout=soon", 400),
+     ("POST", "/v1/embeddings", 400), ("POST", "/update_weights_from_tensor", 404), ("GET", "/flush_cache?timeout=soon", 400),
      ("GET", "/flush_cache?timeout=nan", 400), ("GET", "/flush_cache?timeout=inf", 400), ("GET", "/flush_cache?timeout=-1", 400)],
 )  # fmt: skip
 def test_wrong_route_is_an_error_object_too(server: Any, method: str, path: str, status: int) -> None:

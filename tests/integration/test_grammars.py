@@ -9,8 +9,10 @@ import json
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
+import fake_engine
 import pytest
 import torch
 
@@ -38,6 +40,7 @@ def _fake(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("radixrt.grammar.select", "radixrt.grammar.compile.engines", "radixrt.grammar.compile.service"):
         monkeypatch.setattr(f"{module}.ENGINES", engines)
     assert select.ENGINES is engines
+    monkeypatch.setenv("PYTHONPATH", str(Path(fake_engine.__file__).parent))  # for the children
 
 
 MakeCore = Callable[..., EngineCore]

@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import fake_engine
 import pytest
@@ -31,6 +32,7 @@ def _fake(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("engines", "service"):
         monkeypatch.setattr(f"radixrt.grammar.compile.{module}.ENGINES", select.ENGINES)
     fake_engine.compiled_here.clear()
+    monkeypatch.setenv("PYTHONPATH", str(Path(fake_engine.__file__).parent))  # for the children
 
 
 @pytest.fixture
