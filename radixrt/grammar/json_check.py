@@ -6,6 +6,7 @@ It finds what a grammar got wrong.  Of a key that is there twice the last counts
 from __future__ import annotations
 
 import json
+import sys
 from functools import lru_cache
 from typing import Any
 
@@ -26,7 +27,7 @@ def check(spec: GrammarSpec, text: str) -> str | None:
     if spec.kind not in ("json_schema", "json_object"):
         return None
     try:
-        value = json.loads(text, parse_constant=_no_constant)
+        value = json.loads(text, parse_float=_float, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
         return f"The answer is not valid JSON: {error}"[:MAX_SHOWN]
     if spec.kind == "json_object":
@@ -48,6 +49,11 @@ def _validator(text: str) -> Any:
     if isinstance(schema, dict) and "$schema" not in schema:
         schema = {"$schema": META[dialect(schema)], **schema}
     return jsonschema_rs.validator_for(schema, offline=True, validate_formats=False)
+
+
+def _float(text: str) -> float:
+    """A number too large for a float is the largest there is: JSON has no infinity, and the validator would read one as null."""
+    return max(-sys.float_info.max, min(float(text), sys.float_info.max))
 
 
 def _no_constant(name: str) -> Any:

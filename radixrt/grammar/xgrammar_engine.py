@@ -51,6 +51,8 @@ class XGrammarGrammar:
             state.fill_mask(row)
             if not row.any():
                 raise GrammarError("The grammar allows no text at all.")
+            shortest = min_tokens(state, vocabulary)
+            # Timed the second time: the first one also prepares the vocabulary, once a process.
             start = time.thread_time()
             shortest = min_tokens(state, vocabulary)
             if time.thread_time() - start > MAX_SECONDS_A_TOKEN * (shortest + 1):

@@ -50,3 +50,10 @@ def test_objects_and_what_is_no_json() -> None:
 
 def test_nothing_is_fetched() -> None:
     assert check(spec({"$ref": "http://127.0.0.1:9/x"}), "1") is not None
+
+
+@pytest.mark.parametrize("text", ["1e999", "-1e999", "[1E+400]"])
+def test_a_number_beyond_all_floats_is_a_number(text: str) -> None:
+    schema = '{"type":["number","array"],"items":{"type":"number"}}'
+    assert check(GrammarSpec("json_schema", schema), text) is None
+    assert check(GrammarSpec("json_schema", '{"type":"number","maximum":5}'), "1e999") is not None
