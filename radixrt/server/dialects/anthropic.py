@@ -11,12 +11,11 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from radixrt.errors import RequestError
-from radixrt.server import aside
 from radixrt.server.bodies import namespace, read_json
 from radixrt.server.chat import chat_prompt, open_chat
 from radixrt.server.dialects.anthropic_input import MessagesBody, chat_body, pin, read_body
 from radixrt.server.dialects.anthropic_output import FRAMING, MessageBuilder, MessageWriter
-from radixrt.server.dialects.whole import pieces_of
+from radixrt.server.dialects.whole import respond
 from radixrt.server.openai import body_schema, gone, json_response
 from radixrt.server.service import Service, new_id
 from radixrt.server.sse import EventStream, while_connected
@@ -59,16 +58,7 @@ def anthropic_routes(service: Service, components: dict[str, Any]) -> APIRouter:
             return EventStream(turn.outputs, MessageWriter(builder, turn.choices[0].push), FRAMING)
 
         async def answer() -> Response:
-            turn = await open_chat(service, chat)
-            async with turn.outputs as outputs:
-                ((found,),) = await outputs.collect()
-
-            def build() -> Response:
-                for _ in builder.push(pieces_of(turn.choices[0].collect(found)), found.usage):
-                    continue
-                return json_response(builder.object())
-
-            return await aside.build(build, aside.num_positions([[found]]))
+            return await respond(await open_chat(service, chat), builder)
 
         return await while_connected(request.receive, answer()) or gone()
 

@@ -8,13 +8,12 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from radixrt.server import aside
 from radixrt.server.bodies import read_json
 from radixrt.server.chat import open_chat
 from radixrt.server.dialects.response_store import ResponseStore, StoredResponse
 from radixrt.server.dialects.responses_input import ResponsesBody, chat_body, input_messages, read_body
 from radixrt.server.dialects.responses_output import FRAMING, ResponseBuilder, ResponsesWriter, history_messages
-from radixrt.server.dialects.whole import pieces_of
+from radixrt.server.dialects.whole import respond
 from radixrt.server.openai import body_schema, gone, json_response
 from radixrt.server.problems import Refusal, excerpt
 from radixrt.server.service import Service, new_id
@@ -52,16 +51,7 @@ def responses_routes(service: Service, components: dict[str, Any]) -> APIRouter:
             return EventStream(turn.outputs, ResponsesWriter(builder, turn.choices[0].push, keep), FRAMING)
 
         async def answer() -> Response:
-            turn = await open_chat(service, chat)
-            async with turn.outputs as outputs:
-                ((found,),) = await outputs.collect()
-
-            def build() -> Response:
-                for _ in builder.push(pieces_of(turn.choices[0].collect(found)), found.usage):
-                    continue
-                return json_response(builder.object())
-
-            response = await aside.build(build, aside.num_positions([[found]]))
+            response = await respond(await open_chat(service, chat), builder)
             keep()
             return response
 
