@@ -5,6 +5,7 @@ The tree on the page is the radix tree of the run: what several requests share s
 
 from __future__ import annotations
 
+import asyncio
 import html
 import re
 from collections import Counter
@@ -44,7 +45,8 @@ Spelled = tuple[Hashable, str]
 
 
 async def run_page(run: Run) -> str:
-    """Return the page of a run."""
+    """Return the page of a run, with what its branches are still writing: it is waited for."""
+    await asyncio.gather(*map(asyncio.wrap_future, list(run.tasks)), return_exceptions=True)
     root = Token("", "constant")
     for piece in run.pieces:
         prompt = await _prompt(run, piece.before)
