@@ -115,7 +115,7 @@ class PrefixCache:
         """Give the lease ``count`` more slots, evicting if need be; False, with nothing changed, when there are not enough."""
         missing = count - self.slots.num_free
         if missing > 0:
-            if self.num_available < count:
+            if self.tree.stats().evictable < missing:
                 return False
             self._evict(missing)
         end = lease.length + count
@@ -178,7 +178,7 @@ class PrefixCache:
         self.tree.unlock(lease.node)
         self.page_table.give_row(lease.row)
         if self.enabled and 0 < num_prompt < length:
-            self.tree.match(tokens[:num_prompt], namespace=lease.namespace)
+            self.tree.match(memoryview(tokens)[:num_prompt], namespace=lease.namespace)
 
     def holds_same(self, one: Lease | None, other: Lease | None, length: int) -> bool:
         """Whether two leases hold the same slots for their first ``length`` positions."""

@@ -74,13 +74,14 @@ class Sorted:
         self.max_passes = max_passes
         self._value = value
         self._ranks: list[Rank] = []
-        self._queues: dict[Rank, list[tuple[int, Ticket]]] = {}  # (arrival, ticket); arrivals are unique: tickets are never compared
+        self._queues: dict[Rank, list[int]] = {}  # arrivals, which are unique
+        self._by_arrival: dict[int, Ticket] = {}
 
     def __len__(self) -> int:
-        return sum(map(len, self._queues.values()))
+        return len(self._by_arrival)
 
     def __iter__(self) -> Iterator[Ticket]:
-        return (ticket for rank in self._ranks for _, ticket in self._queues[rank])
+        return (self._by_arrival[arrival] for rank in self._ranks for arrival in self._queues[rank])
 
     def add(self, ticket: Ticket) -> None:
         rank = self._rank(ticket)
@@ -88,14 +89,17 @@ class Sorted:
         if queue is None:
             queue = self._queues[rank] = []
             insort(self._ranks, rank)
-        insort(queue, (ticket.request.arrival, ticket))
+        arrival = ticket.request.arrival
+        insort(queue, arrival)
+        self._by_arrival[arrival] = ticket
 
     def remove(self, ticket: Ticket) -> None:
         rank = self._rank(ticket)
         queue = self._queues.get(rank, [])
-        at = bisect_left(queue, (ticket.request.arrival,))
-        assert queue[at : at + 1] == [(ticket.request.arrival, ticket)], "[remove] a ticket has changed in the queue"
-        del queue[at]
+        arrival = ticket.request.arrival
+        at = bisect_left(queue, arrival)
+        assert at < len(queue) and queue[at] == arrival, "[remove] a ticket has changed in the queue"
+        del queue[at], self._by_arrival[arrival]
         if not queue:
             del self._queues[rank]
             del self._ranks[bisect_left(self._ranks, rank)]

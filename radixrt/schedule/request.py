@@ -119,12 +119,14 @@ class Request:
     @property
     def num_tokens(self) -> int:
         """Tokens known on the host, or one more that is still on the device."""
-        return max(len(self.tokens), self.sample_pos + 1)
+        known, sampled = len(self.tokens), self.sample_pos + 1
+        return known if known > sampled else sampled
 
     @property
     def num_new(self) -> int:
         """How far K/V is behind.  The last token's is never needed."""
-        return min(self.num_tokens, self.max_length - 1) - self.num_computed
+        known, needed = self.num_tokens, self.max_length - 1
+        return (known if known < needed else needed) - self.num_computed
 
     @property
     def num_sure(self) -> int:

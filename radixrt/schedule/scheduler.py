@@ -257,7 +257,10 @@ class Scheduler:
         decodes: list[Request] = []
         prefills: list[Request] = []
         for request in self.running:
-            (prefills if request.prefilling else decodes).append(request)
+            if request.prefilling:
+                prefills.append(request)
+            elif request.num_new > 0:
+                decodes.append(request)
         decodes.sort(key=attrgetter("arrival"))
         prefills.sort(key=attrgetter("arrival"))
         self._secure(decodes[: budget.left])
@@ -282,9 +285,9 @@ class Scheduler:
                 budget.take_prefill(count)
 
     def _secure(self, decodes: Sequence[Request]) -> None:
-        """Send requests back until each of the others has a slot for its next token."""
+        """Send requests back until each of the others, all of which are behind, has a slot for its next token."""
         while True:
-            need = sum(request.status is Status.RUNNING and request.num_new > 0 for request in decodes)
+            need = sum(1 for request in decodes if request.status is Status.RUNNING)
             sent_back = None if self.cache.num_available >= need else self._victim(self.running)
             if sent_back is None:
                 break

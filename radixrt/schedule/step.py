@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from radixrt.schedule.request import Request, Status
 from radixrt.types import TokenLogprob
 
 
-@dataclass(frozen=True, slots=True)
-class ScheduledRow:
+class ScheduledRow(msgspec.Struct, frozen=True):
     """Request extends by positions [start, start + count).
 
     Positions [sample_from, start + count] are sampled (none when ``sample_from`` is beyond that); prompt positions
@@ -32,7 +33,8 @@ class ScheduledRow:
 
     @property
     def num_samples(self) -> int:
-        return max(0, self.end + 1 - self.sample_from)
+        samples = self.start + self.count + 1 - self.sample_from
+        return samples if samples > 0 else 0
 
     @property
     def is_void(self) -> bool:
@@ -40,13 +42,11 @@ class ScheduledRow:
         return self.epoch != self.request.epoch or self.request.status is Status.FINISHED
 
 
-@dataclass(frozen=True, slots=True)
-class ScheduledStep:
+class ScheduledStep(msgspec.Struct, frozen=True):
     rows: Sequence[ScheduledRow]
 
 
-@dataclass(frozen=True, slots=True)
-class RowResult:
+class RowResult(msgspec.Struct, frozen=True):
     """What a step found for one row: a token for each sampled position (-1 where logits were not finite) and logprobs."""
 
     tokens: Sequence[int]

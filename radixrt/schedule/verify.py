@@ -53,10 +53,11 @@ class Verifier:
         """
         request = row.request
         scored: list[TokenLogprob] = []
-        for position, entry in zip(range(row.score_from, row.score_to), result.prompt_logprobs or (), strict=False):
-            if position == request.num_scored:
-                scored.append(entry)
-                request.num_scored += 1
+        if result.prompt_logprobs:
+            for position, entry in zip(range(row.score_from, row.score_to), result.prompt_logprobs, strict=False):
+                if position == request.num_scored:
+                    scored.append(entry)
+                    request.num_scored += 1
         logprobs: list[TokenLogprob] = []
         finish: Finish | None = None
         offered, accepted = min(len(request.tokens), row.end + 1) - request.num_verified, 0
@@ -139,6 +140,8 @@ class Verifier:
 
     def draft(self, request: Request) -> None:
         """Add guesses to tokens that are all verified."""
+        if request.grammar is None and self.drafter is None:
+            return
         most = self.max_draft
         if request.backoff is not None:
             most = request.backoff.limit(draft_cost(self.token_cost, self.num_rows), most)
