@@ -10,7 +10,7 @@ namespace radixrt {
 namespace {
 
 constexpr int kHalf = 8;
-// Tokens whose products are computed together.
+// Tokens whose products are computed together: both halves' sums of four fill half of the registers.
 constexpr int kGroup = 4;
 constexpr int kPrefetchBytes = 2048;
 
@@ -22,126 +22,107 @@ __m256i four_columns(const std::int8_t *a) {
     return _mm256_set1_epi32(bytes);
 }
 
-// The numbers of one block for eight rows: four columns in each of eight registers.
-struct Weights {
-    __m256i columns[8];
-};
+__m256i load_numbers(const std::uint8_t *from) { return _mm256_loadu_si256(reinterpret_cast<const __m256i *>(from)); }
 
-template <WeightType type>
-inline Weights load_weights(const std::uint8_t *numbers) {
-    Weights weights;
-    if constexpr (type == WeightType::q8_0) {
-        for (int j = 0; j < 8; ++j) weights.columns[j] = _mm256_loadu_si256(reinterpret_cast<const __m256i *>(numbers + 64 * j));
-    } else {
-        const __m256i low = _mm256_set1_epi8(15);
-        for (int j = 0; j < 4; ++j) {
-            const __m256i both = _mm256_loadu_si256(reinterpret_cast<const __m256i *>(numbers + 64 * j));
-            weights.columns[j] = _mm256_and_si256(both, low);
-            weights.columns[j + 4] = _mm256_and_si256(_mm256_srli_epi16(both, 4), low);
-        }
-    }
-    return weights;
+// Add a term to a sum where it is written: a compiler that orders sums itself collects the terms of a block first, and has no
+// registers for them.
+inline void add_now(__m256i &sum, __m256i term, bool words) {
+    sum = words ? _mm256_add_epi16(sum, term) : _mm256_add_epi32(sum, term);
+    asm("" : "+x"(sum));
 }
 
-// The sums of the products of one block with some tokens.  Column by column over all tokens, not token by token: the chains of
-// additions are long, and a scheduler holds less than one of them.
+// Four columns of both halves of a panel, times those of some tokens (from ``a`` on, kBlock apart), added to the sums.
 template <WeightType type, int tokens>
-inline void dots(const Weights &weights, const std::int8_t *a, __m256i *sums) {
-    const __m256i ones = _mm256_set1_epi16(1);
-    for (int token = 0; token < tokens; ++token) sums[token] = _mm256_setzero_si256();
-    for (int j = 0; j < 8; ++j) {
-        for (int token = 0; token < tokens; ++token) {
-            const __m256i column = four_columns(a + token * kBlock + 4 * j);
+inline void add_columns(__m256i (&sums)[2][tokens], const __m256i (&weights)[2], const std::int8_t *a) {
+    const __m256i magnitudes[2] = {_mm256_abs_epi8(weights[0]), _mm256_abs_epi8(weights[1])};
+#pragma GCC unroll 4
+    for (int token = 0; token < tokens; ++token) {
+        const __m256i column = four_columns(a + token * kBlock);
+#pragma GCC unroll 2
+        for (int half = 0; half < 2; ++half) {
             if constexpr (type == WeightType::q8_0) {
                 // 128 * 127 * 2 fits 16 bits, twice that does not.
-                const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(weights.columns[j]), _mm256_sign_epi8(column, weights.columns[j]));
-                sums[token] = _mm256_add_epi32(sums[token], _mm256_madd_epi16(pairs, ones));
+                const __m256i pairs = _mm256_maddubs_epi16(magnitudes[half], _mm256_sign_epi8(column, weights[half]));
+                add_now(sums[half][token], _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)), false);
             } else {
                 // 15 * 127 * 2 fits 16 bits eight times.
-                sums[token] = _mm256_add_epi16(sums[token], _mm256_maddubs_epi16(weights.columns[j], column));
+                add_now(sums[half][token], _mm256_maddubs_epi16(weights[half], column), true);
             }
         }
     }
-    if constexpr (type != WeightType::q8_0)
-        for (int token = 0; token < tokens; ++token) sums[token] = _mm256_madd_epi16(sums[token], ones);
 }
 
-// y = y + scale * (d * dot [+ m * sum of a]) for one block and some tokens.
+// The sums of the products of one block of a panel with some tokens.
 template <WeightType type, int tokens>
-inline void add_block(__m256 *y, const Weights &weights, __m256 d, __m256 m, const QuantizedRows &rows, std::int64_t place) {
-    __m256i sums[tokens];
-    dots<type, tokens>(weights, rows.numbers + place * kBlock, sums);
-    for (int token = 0; token < tokens; ++token) {
-        const __m256 product = _mm256_cvtepi32_ps(sums[token]);
-        __m256 term;
-        if constexpr (type == WeightType::q4_0) {
-            term = _mm256_mul_ps(d, _mm256_sub_ps(product, _mm256_set1_ps(8.0f * rows.sums[place + token])));
-        } else if constexpr (type == WeightType::q4_1) {
-            term = _mm256_add_ps(_mm256_mul_ps(d, product), _mm256_mul_ps(m, _mm256_broadcast_ss(rows.sums + place + token)));
-        } else {
-            term = _mm256_mul_ps(d, product);
+inline void dots(__m256i (&sums)[2][tokens], const std::uint8_t *numbers, const std::int8_t *a) {
+#pragma GCC unroll 2
+    for (int half = 0; half < 2; ++half)
+#pragma GCC unroll 4
+        for (int token = 0; token < tokens; ++token) sums[half][token] = _mm256_setzero_si256();
+    if constexpr (type == WeightType::q8_0) {
+#pragma GCC unroll 8
+        for (int j = 0; j < 8; ++j) add_columns<type>(sums, {load_numbers(numbers + 64 * j), load_numbers(numbers + 64 * j + 32)}, a + 4 * j);
+    } else {
+        const __m256i low = _mm256_set1_epi8(15);
+#pragma GCC unroll 4
+        for (int j = 0; j < 4; ++j) {
+            const __m256i both[2] = {load_numbers(numbers + 64 * j), load_numbers(numbers + 64 * j + 32)};
+            add_columns<type>(sums, {_mm256_and_si256(both[0], low), _mm256_and_si256(both[1], low)}, a + 4 * j);
+            const __m256i high[2] = {_mm256_srli_epi16(both[0], 4), _mm256_srli_epi16(both[1], 4)};
+            add_columns<type>(sums, {_mm256_and_si256(high[0], low), _mm256_and_si256(high[1], low)}, a + kBlock / 2 + 4 * j);
         }
-        y[token] = _mm256_add_ps(y[token], _mm256_mul_ps(term, _mm256_broadcast_ss(rows.scales + place + token)));
+#pragma GCC unroll 2
+        for (int half = 0; half < 2; ++half)
+#pragma GCC unroll 4
+            for (int token = 0; token < tokens; ++token) sums[half][token] = _mm256_madd_epi16(sums[half][token], _mm256_set1_epi16(1));
     }
 }
 
-template <WeightType type>
-inline __m256 offsets(const std::uint8_t *block, int row) {
-    return type == WeightType::q4_1 ? load_halves(block + 2 * kPanel + 2 * row) : _mm256_setzero_ps();
-}
-
-constexpr int numbers_at(WeightType type) { return (type == WeightType::q4_1 ? 4 : 2) * kPanel; }
-
-// Few tokens: the sums stay in registers.
+// y = y + scale * (d * dot [+ m * sum of a]) for every block of a panel and some tokens.
 template <WeightType type, int tokens>
 void few(const std::uint8_t *panel, std::int64_t blocks, const QuantizedRows &rows, std::int64_t first, float *out) {
+    constexpr int numbers_at = (type == WeightType::q4_1 ? 4 : 2) * kPanel;
     __m256 y[2][tokens];
     for (int half = 0; half < 2; ++half)
         for (int token = 0; token < tokens; ++token) y[half][token] = _mm256_setzero_ps();
-    for (std::int64_t block = 0; block < blocks; ++block, panel += panel_block_bytes(type)) {
+    std::int64_t place = first;
+    for (std::int64_t block = 0; block < blocks; ++block, panel += panel_block_bytes(type), place += rows.tokens) {
         // Panels follow each other in memory; far enough ahead to hide how long it takes.
         for (std::size_t line = 0; line < panel_block_bytes(type); line += 64)
             _mm_prefetch(reinterpret_cast<const char *>(panel) + kPrefetchBytes + line, _MM_HINT_T0);
+        __m256i sums[2][tokens];
+        dots<type>(sums, panel + numbers_at, rows.numbers + place * kBlock);
+#pragma GCC unroll 2
         for (int half = 0; half < 2; ++half) {
-            const int row = half * kHalf;
-            const __m256 d = load_halves(panel + 2 * row), m = offsets<type>(panel, row);
-            const Weights weights = load_weights<type>(panel + numbers_at(type) + 4 * row);
-            add_block<type, tokens>(y[half], weights, d, m, rows, block * rows.tokens + first);
+            const __m256 d = load_halves(panel + 2 * half * kHalf);
+            const __m256 m = type == WeightType::q4_1 ? load_halves(panel + 2 * kPanel + 2 * half * kHalf) : _mm256_setzero_ps();
+#pragma GCC unroll 4
+            for (int token = 0; token < tokens; ++token) {
+                const __m256 product = _mm256_cvtepi32_ps(sums[half][token]), sum = _mm256_broadcast_ss(rows.sums + place + token);
+                __m256 term;
+                if constexpr (type == WeightType::q4_0) {
+                    term = _mm256_mul_ps(d, _mm256_sub_ps(product, _mm256_mul_ps(_mm256_set1_ps(8.0f), sum)));
+                } else if constexpr (type == WeightType::q4_1) {
+                    term = _mm256_add_ps(_mm256_mul_ps(d, product), _mm256_mul_ps(m, sum));
+                } else {
+                    term = _mm256_mul_ps(d, product);
+                }
+                y[half][token] = _mm256_add_ps(y[half][token], _mm256_mul_ps(term, _mm256_broadcast_ss(rows.scales + place + token)));
+            }
         }
     }
     for (int half = 0; half < 2; ++half)
         for (int token = 0; token < tokens; ++token) _mm256_storeu_ps(out + token * kPanel + half * kHalf, y[half][token]);
 }
 
-template <WeightType type, int tokens>
-inline void add_to_memory(float *out, const Weights &weights, __m256 d, __m256 m, const QuantizedRows &rows, std::int64_t place) {
-    __m256 y[tokens];
-    for (int token = 0; token < tokens; ++token) y[token] = _mm256_loadu_ps(out + token * kPanel);
-    add_block<type, tokens>(y, weights, d, m, rows, place);
-    for (int token = 0; token < tokens; ++token) _mm256_storeu_ps(out + token * kPanel, y[token]);
-}
-
 template <WeightType type>
 void quantized_panel(const std::uint8_t *panel, std::int64_t blocks, const QuantizedRows &rows, std::int64_t first, int tokens, float *out) {
+    for (; tokens >= kGroup; tokens -= kGroup, first += kGroup, out += kGroup * kPanel) few<type, kGroup>(panel, blocks, rows, first, out);
     switch (tokens) {
         case 1: return few<type, 1>(panel, blocks, rows, first, out);
         case 2: return few<type, 2>(panel, blocks, rows, first, out);
         case 3: return few<type, 3>(panel, blocks, rows, first, out);
-        default: break;
-    }
-    std::memset(out, 0, sizeof(float) * kPanel * static_cast<std::size_t>(tokens));
-    for (std::int64_t block = 0; block < blocks; ++block, panel += panel_block_bytes(type)) {
-        for (int half = 0; half < 2; ++half) {
-            const int row = half * kHalf;
-            const __m256 d = load_halves(panel + 2 * row), m = offsets<type>(panel, row);
-            const Weights weights = load_weights<type>(panel + numbers_at(type) + 4 * row);
-            float *y = out + row;
-            std::int64_t place = block * rows.tokens + first;
-            int token = 0;
-            for (; token + kGroup <= tokens; token += kGroup, y += kGroup * kPanel, place += kGroup)
-                add_to_memory<type, kGroup>(y, weights, d, m, rows, place);
-            for (; token < tokens; ++token, y += kPanel, ++place) add_to_memory<type, 1>(y, weights, d, m, rows, place);
-        }
+        default: return;
     }
 }
 

@@ -10,13 +10,13 @@
 #include <vector>
 
 #include "radixrt/half.h"
+#include "radixrt/huge_pages.h"
 
 namespace radixrt {
 
 namespace {
 
 constexpr const char *kNames[] = {"f32", "bf16", "q8_0", "q4_0", "q4_1"};
-constexpr std::size_t kAlignment = 64;
 
 std::uint16_t read_u16(const std::uint8_t *from) {
     std::uint16_t value;
@@ -103,8 +103,6 @@ std::size_t stored_block_bytes(WeightType type) {
     }
 }
 
-void PackedMatrix::Free::operator()(std::uint8_t *data) const { ::operator delete[](data, std::align_val_t{kAlignment}); }
-
 PackedMatrix::PackedMatrix(WeightType type, std::int64_t rows, std::int64_t cols) : type_(type), rows_(rows), cols_(cols) {
     constexpr std::int64_t kMaxSize = std::int64_t{1} << 32;
     if (rows < 1 || cols < 1 || rows > kMaxSize || cols > kMaxSize)
@@ -113,7 +111,7 @@ PackedMatrix::PackedMatrix(WeightType type, std::int64_t rows, std::int64_t cols
         throw std::invalid_argument("[PackedMatrix] " + std::to_string(cols) + " columns are not whole blocks of 32");
     panel_bytes_ = static_cast<std::size_t>(cols) * panel_block_bytes(type) / kBlock;
     if (static_cast<std::size_t>(num_panels()) > std::numeric_limits<std::ptrdiff_t>::max() / panel_bytes_) throw std::bad_alloc();
-    data_.reset(static_cast<std::uint8_t *>(::operator new[](bytes(), std::align_val_t{kAlignment})));
+    data_ = allocate_weights(bytes());
     // Rows that fill up the last panel are read by the kernels.
     if (rows % kPanel) std::memset(mutable_panel(num_panels() - 1), 0, panel_bytes_);
 }

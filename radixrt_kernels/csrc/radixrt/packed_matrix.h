@@ -54,10 +54,6 @@ public:
     void unpack_row(std::int64_t row, float *out) const;
 
 private:
-    struct Free {
-        void operator()(std::uint8_t *data) const;
-    };
-
     void pack_row(std::int64_t row, const std::uint8_t *blocks);
     std::uint8_t *mutable_panel(std::int64_t index) { return data_.get() + static_cast<std::size_t>(index) * panel_bytes_; }
     void check_rows(std::int64_t first, std::size_t items, std::size_t items_a_row) const;
@@ -65,7 +61,7 @@ private:
     WeightType type_;
     std::int64_t rows_, cols_;
     std::size_t panel_bytes_;
-    std::unique_ptr<std::uint8_t[], Free> data_;
+    std::shared_ptr<std::uint8_t[]> data_;
 };
 
 // Bytes of one block of 32 columns of a panel.
