@@ -6,7 +6,6 @@ It refuses what it cannot enforce, which is why it comes first.  Schemas go thro
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -15,9 +14,11 @@ import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
 from radixrt.errors import GrammarError
-from radixrt.grammar.closer import close_tokens, min_tokens
-from radixrt.grammar.jump_forward import draft_tokens
+from radixrt.grammar.closer import min_tokens
+from radixrt.grammar.matcher_state import MatcherState
+from radixrt.grammar.outline import Outline
 from radixrt.grammar.schema import normalise
+from radixrt.grammar.shared_masks import SharedMasks
 from radixrt.grammar.tool_calls import ToolCalls, ToolText
 from radixrt.grammar.vocabulary import Vocabulary, whole_characters
 from radixrt.types import GrammarOptions, GrammarSpec
@@ -39,74 +40,40 @@ ESCAPES = 'nrbtf\\"'
 CHEAP_BYTES = 8 * 1024
 CHEAP_CHOICES = 8
 _MULTIPLYING = re.compile(r'"(?:oneOf|allOf|not|if|contains|dependen\w+|minProperties|maxProperties|\$dynamicRef)"')
-RECENT = 4
+JSON = "start: %json "
+"""How a grammar begins that is one schema."""
 
 
+_TEXT = r'[^"\\\x00-\x1F\x7F]'
+SLICES = [r"[\x20\x0A\x0D\x09]+", *(_TEXT + f"{{1,{most}}}" for most in (3, 5, 7, 10, 15, 30)), _TEXT + "+"]
+"""Tokens that a mask takes together where all of them fit: those of strings by their length, for strings that end soon."""
 _PLACE = re.compile(r"^at \d+\(\d+\): (failed to compile JSON schema: )?")
 _QUOTED_LINE = re.compile(r"^\s*(\d+ \||\|?\s*\^+\s*$)")
 
 
 class LLGuidanceGrammar:
-    """A compiled grammar; its states share one lexer, which grows with what requests visit."""
+    """A compiled grammar; its states share one lexer, which grows with what requests visit, and masks."""
 
     def __init__(self, matcher: LLMatcher, vocabulary: Vocabulary, text: str, shortest: int | None = None) -> None:
         self._matcher = matcher
         self._vocabulary = vocabulary
+        self._masks = SharedMasks(Outline(msgspec.json.decode(text[len(JSON) :]) if text.startswith(JSON) else None), vocabulary)
         self.text = text
         self.memory_bytes = 160 * 1024 + 32 * len(text)
         self.min_tokens = min_tokens(self.new_state(), vocabulary) if shortest is None else shortest
 
     def new_state(self) -> LLGuidanceState:
-        return LLGuidanceState(self._matcher.deep_copy(), self._vocabulary)
+        return LLGuidanceState(self._matcher.deep_copy(), self._vocabulary, self._masks)
 
 
-class LLGuidanceState:
-    """A ``GrammarState`` over a matcher.  End tokens never reach the matcher, whose own idea of an end is one token."""
+class LLGuidanceState(MatcherState):
+    """End tokens never reach the matcher, whose own idea of an end is one token."""
 
-    __slots__ = ("_ended", "_forced", "_matcher", "_tokens", "_vocabulary")
+    __slots__ = ("_matcher",)
 
-    def __init__(self, matcher: LLMatcher, vocabulary: Vocabulary) -> None:
+    def __init__(self, matcher: LLMatcher, vocabulary: Vocabulary, masks: SharedMasks) -> None:
+        super().__init__(vocabulary, masks)
         self._matcher = matcher
-        self._vocabulary = vocabulary
-        self._tokens: list[int] = []
-        self._forced = b""  # what is known to come next; asking anew costs time for all of it
-        self._ended = False
-
-    def accept(self, token: int) -> bool:
-        if self._ended:
-            return False
-        if self._vocabulary.is_end(token):
-            self._ended = self.is_accepting()
-            return self._ended
-        spelled = self._vocabulary.bytes_of(token)
-        if spelled is None or self._matcher.is_error() or self._matcher.try_consume_tokens([token]) != 1:
-            return False
-        self._tokens.append(token)
-        self._forced = self._forced[len(spelled) :] if self._forced.startswith(spelled) else b""
-        return True
-
-    def rollback(self, num_tokens: int) -> None:
-        if num_tokens and self._ended:
-            self._ended = False
-            num_tokens -= 1
-        if num_tokens:
-            self._matcher.rollback(num_tokens)
-            del self._tokens[-num_tokens:]
-            self._forced = b""
-
-    def fill_mask(self, row: np.ndarray) -> None:
-        """Raises GrammarError when the limits of the engine are hit: the mask is then unknown, and nothing may follow."""
-        row = row[: self._vocabulary.num_words]
-        if self._ended or self._matcher.is_stopped():
-            row[:] = self._vocabulary.end_mask if self.is_accepting() else 0
-        else:
-            self._matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)  # with every end token where the text may end
-        if self._matcher.is_error():
-            row[:] = 0
-            raise GrammarError(f"The grammar became too complex: {first_line(self._matcher.get_error())}")
-
-    def draft(self, max_tokens: int) -> Sequence[int]:
-        return draft_tokens(self, self._vocabulary, self._tokens[-RECENT:], max_tokens)
 
     def is_finished(self) -> bool:
         return self._ended or (self._matcher.is_stopped() and not self._matcher.is_error())
@@ -115,8 +82,8 @@ class LLGuidanceState:
         return self._ended or self._matcher.is_accepting()
 
     def fork(self) -> LLGuidanceState:
-        other = LLGuidanceState(self._matcher.deep_copy(), self._vocabulary)
-        other._tokens, other._forced, other._ended = self._tokens.copy(), self._forced, self._ended
+        other = LLGuidanceState(self._matcher.deep_copy(), self._vocabulary, self._masks)
+        self._copy_to(other)
         return other
 
     def forced_bytes(self, limit: int) -> bytes:
@@ -124,8 +91,24 @@ class LLGuidanceState:
             self._forced = self._matcher.compute_ff_bytes()
         return whole_characters(self._forced, limit)
 
-    def close(self, max_tokens: int) -> Sequence[int] | None:
-        return close_tokens(self.fork(), self._vocabulary, max_tokens)
+    def _consume(self, token: int) -> bool:
+        return not self._matcher.is_error() and self._matcher.try_consume_tokens([token]) == 1
+
+    def _take_back(self, num_tokens: int) -> None:
+        self._matcher.rollback(num_tokens)
+
+    def _is_broken(self) -> bool:
+        return self._matcher.is_error()
+
+    def _make_mask(self, row: np.ndarray) -> None:
+        """Raises GrammarError when the limits of the engine are hit: the mask is then unknown, and nothing may follow."""
+        if self._matcher.is_stopped():
+            row[:] = self._vocabulary.end_mask if self.is_accepting() else 0
+        else:
+            self._matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)  # with every end token where the text may end
+        if self._matcher.is_error():
+            row[:] = 0
+            raise GrammarError(f"The grammar became too complex: {first_line(self._matcher.get_error())}")
 
 
 def compile(spec: GrammarSpec, vocabulary: Vocabulary) -> LLGuidanceGrammar:
@@ -164,7 +147,7 @@ def prepare(vocabulary: Vocabulary) -> None:
 
 def compile_schema(schema: dict[str, Any] | bool, options: GrammarOptions, vocabulary: Vocabulary) -> LLGuidanceGrammar:
     """Compile a JSON schema as it stands; GrammarError where the engine refuses it."""
-    return compile_lark(f"start: {json_part(schema, options)}", vocabulary)
+    return compile_lark(f"{JSON}{json_text(schema, options)}", vocabulary)
 
 
 def compile_calls(spec: GrammarSpec, vocabulary: Vocabulary) -> LLGuidanceGrammar:
@@ -207,9 +190,14 @@ def compile_lark(grammar: str, vocabulary: Vocabulary, shortest: int | None = No
 
 def json_part(schema: dict[str, Any] | bool, options: GrammarOptions) -> str:
     """Return the part of a Lark grammar that stands for JSON text of a schema."""
+    return f"%json {json_text(schema, options)}"
+
+
+def json_text(schema: dict[str, Any] | bool, options: GrammarOptions) -> str:
+    """Return a schema as the engine is to read it."""
     if not isinstance(schema, dict):
         schema = {} if schema else {"enum": []}
-    return f"%json {msgspec.json.encode({**schema, 'x-guidance': json_options(options)}).decode()}"
+    return msgspec.json.encode({**schema, "x-guidance": json_options(options)}).decode()
 
 
 def json_options(options: GrammarOptions) -> JsonCompileOptions:
@@ -245,9 +233,7 @@ def _tokenizer(vocabulary: Vocabulary) -> LLTokenizer:
     tokenizer = _tokenizers.get(vocabulary)
     if tokenizer is None:
         wrapper = TokenizerWrapper(_Tokens(vocabulary))
-        tokenizer = LLTokenizer(
-            wrapper, n_vocab=vocabulary.size, eos_token=list(vocabulary.end_ids) or None, slices=LLTokenizer.json_slices()
-        )
+        tokenizer = LLTokenizer(wrapper, n_vocab=vocabulary.size, eos_token=list(vocabulary.end_ids) or None, slices=SLICES)
         _tokenizers[vocabulary] = tokenizer
     return tokenizer
 

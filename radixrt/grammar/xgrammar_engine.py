@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -17,11 +17,13 @@ import msgspec
 import numpy as np
 
 from radixrt.errors import GrammarError
-from radixrt.grammar.closer import close_tokens, min_tokens
+from radixrt.grammar.closer import min_tokens
 from radixrt.grammar.gbnf import to_ebnf
-from radixrt.grammar.jump_forward import draft_tokens
+from radixrt.grammar.matcher_state import MatcherState
+from radixrt.grammar.outline import Outline
 from radixrt.grammar.schema import normalise
 from radixrt.grammar.schema.whitelist import check_whitelist, checked_tag
+from radixrt.grammar.shared_masks import SharedMasks
 from radixrt.grammar.vocabulary import Vocabulary, whole_characters
 from radixrt.grammar.xgrammar_regex import checked_regex
 from radixrt.types import GrammarOptions, GrammarSpec
@@ -31,7 +33,6 @@ with warnings.catch_warnings():
     import xgrammar
 
 CHEAP_BYTES = 512
-RECENT = 4
 MAX_SECONDS_A_TOKEN = 0.02  # of the text that closes it; what is slower than that would hold up everybody's steps
 MAX_FORCED = 64
 MAX_FORCED_TOKENS = 64  # tokens that all start a forced text are few
@@ -44,6 +45,7 @@ class XGrammarGrammar:
     def __init__(self, compiled: xgrammar.CompiledGrammar, vocabulary: Vocabulary, shortest: int | None = None) -> None:
         self.compiled = compiled
         self._vocabulary = vocabulary
+        self._masks = SharedMasks(Outline(None), vocabulary)
         self.memory_bytes = int(compiled.memory_size_bytes) + 16 * 1024
         if shortest is None:
             state = self.new_state()
@@ -60,56 +62,30 @@ class XGrammarGrammar:
         self.min_tokens = shortest
 
     def new_state(self) -> XGrammarState:
-        return XGrammarState(xgrammar.GrammarMatcher(self.compiled), self._vocabulary)
+        return XGrammarState(xgrammar.GrammarMatcher(self.compiled), self._vocabulary, self._masks)
 
 
-class XGrammarState:
-    """A ``GrammarState`` over a matcher, which sees text tokens only: ends are kept here."""
+class XGrammarState(MatcherState):
+    """The matcher sees text tokens only."""
 
-    __slots__ = ("_ended", "_forced", "_matcher", "_tokens", "_vocabulary")
+    __slots__ = ("_matcher",)
 
-    def __init__(self, matcher: xgrammar.GrammarMatcher, vocabulary: Vocabulary) -> None:
+    def __init__(self, matcher: xgrammar.GrammarMatcher, vocabulary: Vocabulary, masks: SharedMasks) -> None:
+        super().__init__(vocabulary, masks)
         self._matcher = matcher
-        self._vocabulary = vocabulary
-        self._tokens: list[int] = []
-        self._forced = b""  # what is known to come next
-        self._ended = False
 
-    def accept(self, token: int) -> bool:
-        if self._ended:
-            return False
-        if self._vocabulary.is_end(token):
-            self._ended = self.is_accepting()
-            return self._ended
-        spelled = self._vocabulary.bytes_of(token)
-        if spelled is None or not self._matcher.accept_token(token):
-            return False
-        self._tokens.append(token)
-        self._forced = self._forced[len(spelled) :] if self._forced.startswith(spelled) else b""
-        return True
+    def _consume(self, token: int) -> bool:
+        return bool(self._matcher.accept_token(token))
 
-    def rollback(self, num_tokens: int) -> None:
-        if num_tokens and self._ended:
-            self._ended = False
-            num_tokens -= 1
-        if num_tokens:
-            self._matcher.rollback(num_tokens)
-            del self._tokens[-num_tokens:]
-            self._forced = b""
+    def _take_back(self, num_tokens: int) -> None:
+        self._matcher.rollback(num_tokens)
 
-    def fill_mask(self, row: np.ndarray) -> None:
-        row = row[: self._vocabulary.num_words]
-        if self._ended:
-            row[:] = 0
-        else:
-            row[:] = -1  # the engine leaves a row that it has nothing to say about
-            self._matcher.fill_next_token_bitmask(row.reshape(1, -1), 0)
+    def _make_mask(self, row: np.ndarray) -> None:
+        row[:] = -1  # the engine leaves a row that it has nothing to say about
+        self._matcher.fill_next_token_bitmask(row.reshape(1, -1), 0)
         row &= text_mask(self._vocabulary)
         if self.is_accepting():
             row |= self._vocabulary.end_mask
-
-    def draft(self, max_tokens: int) -> Sequence[int]:
-        return draft_tokens(self, self._vocabulary, self._tokens[-RECENT:], max_tokens)
 
     def is_finished(self) -> bool:
         if self._ended or not self._matcher.is_completed():
@@ -122,8 +98,8 @@ class XGrammarState:
         return self._ended or bool(self._matcher.is_completed())
 
     def fork(self) -> XGrammarState:
-        other = XGrammarState(self._matcher.fork(), self._vocabulary)
-        other._tokens, other._forced, other._ended = self._tokens.copy(), self._forced, self._ended
+        other = XGrammarState(self._matcher.fork(), self._vocabulary, self._masks)
+        self._copy_to(other)
         return other
 
     def forced_bytes(self, limit: int) -> bytes:
@@ -145,9 +121,6 @@ class XGrammarState:
             found += first
         self._forced = found
         return whole_characters(found, limit)
-
-    def close(self, max_tokens: int) -> Sequence[int] | None:
-        return close_tokens(self.fork(), self._vocabulary, max_tokens)
 
 
 def compile(spec: GrammarSpec, vocabulary: Vocabulary) -> XGrammarGrammar:

@@ -1,0 +1,106 @@
+"""What the states of the engines that match token by token have in common: ends, which no matcher sees, and shared masks."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import numpy as np
+
+from radixrt.grammar.closer import close_tokens
+from radixrt.grammar.jump_forward import draft_tokens
+from radixrt.grammar.outline import Place
+from radixrt.grammar.shared_masks import SharedMasks
+from radixrt.grammar.vocabulary import Vocabulary
+
+RECENT = 4
+
+
+class MatcherState(ABC):
+    """A ``GrammarState`` over a matcher of text tokens."""
+
+    __slots__ = ("_ended", "_forced", "_masks", "_places", "_tokens", "_vocabulary")
+
+    def __init__(self, vocabulary: Vocabulary, masks: SharedMasks) -> None:
+        self._vocabulary = vocabulary
+        self._masks = masks
+        self._tokens: list[int] = []
+        self._places: list[Place | None] = [masks.outline.start()]  # before each token, as far as a mask was asked for
+        self._forced = b""  # what is known to come next; asking anew costs time for all of it
+        self._ended = False
+
+    @abstractmethod
+    def is_accepting(self) -> bool: ...
+
+    @abstractmethod
+    def is_finished(self) -> bool: ...
+
+    @abstractmethod
+    def forced_bytes(self, limit: int) -> bytes: ...
+
+    @abstractmethod
+    def fork(self) -> MatcherState: ...
+
+    @abstractmethod
+    def _consume(self, token: int) -> bool:
+        """Advance the matcher by a text token; False, with nothing changed, when the grammar forbids it."""
+
+    @abstractmethod
+    def _take_back(self, num_tokens: int) -> None: ...
+
+    @abstractmethod
+    def _make_mask(self, row: np.ndarray) -> None:
+        """Write the mask of a state that has not ended; raises GrammarError where it cannot be known."""
+
+    def _is_broken(self) -> bool:
+        """Whether the matcher can go nowhere any more, whatever its place."""
+        return False
+
+    def accept(self, token: int) -> bool:
+        if self._ended:
+            return False
+        if self._vocabulary.is_end(token):
+            self._ended = self.is_accepting()
+            return self._ended
+        spelled = self._vocabulary.bytes_of(token)
+        if spelled is None or not self._consume(token):
+            return False
+        self._tokens.append(token)
+        self._forced = self._forced[len(spelled) :] if self._forced.startswith(spelled) else b""
+        return True
+
+    def rollback(self, num_tokens: int) -> None:
+        if num_tokens and self._ended:
+            self._ended = False
+            num_tokens -= 1
+        if num_tokens:
+            self._take_back(num_tokens)
+            del self._tokens[-num_tokens:]
+            del self._places[len(self._tokens) + 1 :]
+            self._forced = b""
+
+    def fill_mask(self, row: np.ndarray) -> None:
+        row = row[: self._vocabulary.num_words]
+        if self._ended:
+            row[:] = self._vocabulary.end_mask
+            return
+        place = self._place()
+        if self._is_broken() or not self._masks.read(place, row):
+            self._make_mask(row)
+            self._masks.keep(place, row)
+
+    def draft(self, max_tokens: int) -> Sequence[int]:
+        return draft_tokens(self, self._vocabulary, self._tokens[-RECENT:], max_tokens)
+
+    def close(self, max_tokens: int) -> Sequence[int] | None:
+        return close_tokens(self.fork(), self._vocabulary, max_tokens)
+
+    def _place(self) -> Place | None:
+        """Where the accepted tokens lead."""
+        for token in self._tokens[len(self._places) - 1 :]:
+            self._places.append(self._masks.outline.after(self._places[-1], self._vocabulary.bytes_of(token) or b""))
+        return self._places[-1]
+
+    def _copy_to(self, other: MatcherState) -> None:
+        other._tokens, other._places = self._tokens.copy(), self._places.copy()
+        other._forced, other._ended = self._forced, self._ended

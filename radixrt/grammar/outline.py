@@ -1,0 +1,174 @@
+"""What the next mask of a grammar depends on, as a key: the text so far, less what cannot matter any more.
+
+For most JSON schemas a value that is complete says nothing of what may follow, and of an open string only its length counts.
+Requests of one schema then come to the same places whatever their values are, and share masks.  A schema of which that is not
+known has its whole text for a key.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+MAX_KEY_BYTES = 4096
+"""Longer texts have no place: what they share is not worth the bytes."""
+_NOTES = {"title", "description", "default", "examples", "$schema", "$id", "$comment", "deprecated", "x-guidance"}
+_NUMBERS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
+_LENGTHS = {"minLength", "maxLength"}
+_SPELLING = {"pattern", "format"}
+_SHAPE = {"type", "required", "minItems", "maxItems", "$ref"}
+_MAPS = {"properties", "patternProperties", "$defs", "definitions"}
+_CHILDREN = {"additionalProperties", "items"}
+_CHOICES = {"anyOf", "oneOf"}
+_LISTS = {"prefixItems"} | _CHOICES
+_VALUES = {"enum", "const"}
+_KNOWN = _NOTES | _NUMBERS | _LENGTHS | _SPELLING | _SHAPE | _MAPS | _CHILDREN | _LISTS | _VALUES
+_SPACE = b" \t\r\n"
+_DONE = b"v"
+"""Stands for a complete value: no JSON text outside strings has this letter."""
+
+
+class Place(NamedTuple):
+    """A key, and all that is needed to go on from it.
+
+    ``text``: the outline; ``open_at``: where in it each open container starts; ``kind``: what is open besides: a ``k``ey, a
+    ``s``tring, another ``v``alue that starts at ``value_at``, or nothing.  Of an open string: its characters as far as they
+    count, its bytes while they may matter, and those of a character that is not complete.
+    """
+
+    text: bytes = b""
+    open_at: tuple[int, ...] = ()
+    kind: str = ""
+    value_at: int = 0
+    length: int = 0
+    spelled: bytes | None = None
+    partial: bytes = b""
+
+
+class Outline:
+    """The places of one grammar.  ``schema``: what its texts are JSON of, normalised; None where that is not all they are."""
+
+    def __init__(self, schema: dict[str, Any] | bool | None) -> None:
+        nodes = list(_nodes(schema)) if schema is not None else []
+        self.forgets = schema is not None and all(map(_forgets, nodes))
+        """Whether complete values are left out."""
+        self._longest = max((int(node[key]) for node in nodes for key in _LENGTHS & node.keys()), default=-1) + 1
+        literals = {text for node in nodes for value in _values(node) if isinstance(value, str) and (text := _literal(value))}
+        self._prefixes = {text[:end] for text in literals for end in range(len(text) + 1)} if self.forgets else set()
+        self._counts = not any(_SPELLING & node.keys() for node in nodes) and all(
+            _literal(value) is not None for node in nodes for value in _values(node) if isinstance(value, str)
+        )
+
+    def start(self) -> Place:
+        """The place before any text."""
+        return Place()
+
+    def after(self, place: Place | None, spelled: bytes) -> Place | None:
+        """Return the place that bytes lead to; None when it is too far from the start."""
+        if place is None:
+            return None
+        if not self.forgets:
+            place = Place(place.text + spelled)
+        else:
+            for byte in spelled:
+                place = self._step(place, byte)
+        return place if len(place.text) + len(place.spelled or b"") <= MAX_KEY_BYTES else None
+
+    def _step(self, place: Place, byte: int) -> Place:
+        char = bytes((byte,))
+        match place.kind:
+            case "s":
+                return self._in_string(place, byte)
+            case "k":
+                if place.partial:
+                    return place._replace(text=place.text + char, partial=b"")
+                if char == b'"':
+                    return place._replace(text=place.text + char, kind="")
+                return place._replace(text=place.text + char, partial=char if char == b"\\" else b"")
+            case "v" if byte in b",]}" or byte in _SPACE:
+                place = Place(place.text[: place.value_at] + _DONE, place.open_at)
+            case "v":
+                return place._replace(text=place.text + char)
+        text, open_at = place.text, place.open_at
+        if char == b'"':
+            if open_at and text[open_at[-1]] == ord("{") and text.rstrip(_SPACE)[-1:] in (b"{", b","):
+                return Place(text + char, open_at, "k")
+            return Place(text, open_at, "s", spelled=b"")
+        if char in (b"{", b"["):
+            return Place(text + char, (*open_at, len(text)))
+        if char in (b"}", b"]") and open_at:
+            return Place(text[: open_at[-1]] + _DONE, open_at[:-1])
+        if byte in b",:]}" or byte in _SPACE:
+            return Place(text + char, open_at)
+        return Place(text + char, open_at, "v", len(text))
+
+    def _in_string(self, place: Place, byte: int) -> Place:
+        char = bytes((byte,))
+        if char == b'"' and place.partial != b"\\":
+            return Place(place.text + _DONE, place.open_at)
+        partial = place.partial + char
+        spelled = None if place.spelled is None else place.spelled + char
+        if self._counts and spelled not in self._prefixes:
+            spelled = None
+        first = partial[0]
+        whole = 2 if partial[:1] == b"\\" else 1 if first < 0x80 else 2 if first < 0xE0 else 3 if first < 0xF0 else 4
+        if len(partial) < whole:
+            return place._replace(spelled=spelled, partial=partial)
+        return place._replace(spelled=spelled, partial=b"", length=min(place.length + 1, self._longest))
+
+
+def _nodes(schema: Any) -> Iterator[dict[str, Any]]:
+    """A schema and those in it, as far as known keywords lead."""
+    if not isinstance(schema, dict):
+        return
+    yield schema
+    for keyword in (_MAPS | _CHILDREN | _LISTS) & schema.keys():
+        children = schema[keyword]
+        if keyword in _CHILDREN:
+            children = (children,)
+        elif isinstance(children, dict):
+            children = children.values()
+        for child in children if not isinstance(children, bool) else ():
+            yield from _nodes(child)
+
+
+def _forgets(node: dict[str, Any]) -> bool:
+    """Whether what follows a complete value is the same whatever it was: of the alternatives, only one goes on inside a container,
+    so that none has to be told from another by what a container holds."""
+    choices = _CHOICES & node.keys()
+    return (
+        node.keys() <= _KNOWN
+        and all(isinstance(node[keyword], dict | bool) for keyword in _CHILDREN & node.keys())
+        and not any(isinstance(value, dict | list) for value in _values(node))
+        and len(choices) <= 1
+        and all(sum(map(_may_contain, node[keyword])) <= 1 for keyword in choices)
+    )
+
+
+def _may_contain(schema: dict[str, Any] | bool) -> bool:
+    """Whether a value may be an object or an array."""
+    if not isinstance(schema, dict):
+        return schema
+    if _VALUES & schema.keys():
+        return any(isinstance(value, dict | list) for value in _values(schema))
+    types = schema.get("type", "object")
+    return bool({"object", "array"} & {*([types] if isinstance(types, str) else types)})
+
+
+def _values(node: dict[str, Any]) -> list[Any]:
+    return [*node.get("enum", ()), *([node["const"]] if "const" in node else ())]
+
+
+def _literal(value: str) -> bytes | None:
+    """The one spelling of a text in JSON without ``\\u``; None where it has none, or may have another."""
+    text = json.dumps(value, ensure_ascii=False)[1:-1]
+    return None if "\\u" in text or "\x7f" in text or (not value.isascii() and not _encodes(value)) else text.encode()
+
+
+def _encodes(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:  # half a surrogate pair
+        return False
+    return True

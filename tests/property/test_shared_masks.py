@@ -1,0 +1,122 @@
+"""Masks shared by place are those that would be made, whatever text led there, and places are shared where values do not matter."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+import schema_fuzz
+from grammar_walk import BYTES
+
+from radixrt.errors import GrammarError
+from radixrt.grammar.llguidance_engine import LLGuidanceGrammar, compile
+from radixrt.grammar.outline import Outline, Place
+from radixrt.types import GrammarOptions, GrammarSpec
+
+NAMES = ("a", "ab", 'q"', "é")
+TEXTS = ("a", "ab", "abc", 'q"\\', "né", "", "🙂x")
+NUMBERS = (0, 12, 120, -3)
+
+
+def scalar(rng: random.Random) -> dict[str, Any]:
+    return rng.choice((
+        lambda: {"type": "string"},
+        lambda: {"type": "string", "maxLength": rng.randrange(5)},
+        lambda: {"type": "string", "minLength": rng.randrange(3)},
+        lambda: {"enum": rng.sample((*TEXTS, *NUMBERS, None), rng.randrange(1, 5))},
+        lambda: {"const": rng.choice(TEXTS)},
+        lambda: {"type": "integer", "minimum": 0, "maximum": rng.choice(NUMBERS[1:3])},
+        lambda: {"type": ["string", "null"], "maxLength": 3},
+        lambda: {"type": "string", "pattern": rng.choice(("^a+b?$", "^[0-9]{1,3}$"))},
+        lambda: {"anyOf": [{"const": rng.choice(TEXTS)}, {"type": "string", "maxLength": 2}, {"type": "null"}]},
+    ))()  # fmt: skip
+
+
+def value(rng: random.Random, depth: int) -> Any:
+    """Like the schemas that services send, and choices in which what a container held matters later."""
+    kind = rng.choice((0, 0, 0, 3, 3, 4, 4, 5, 6)) if depth else 0
+    if kind == 0:
+        return scalar(rng)
+    if kind == 3:
+        return {"type": "array", "items": value(rng, depth - 1), "minItems": rng.randrange(2), "maxItems": rng.randrange(1, 4)}
+    if kind == 6:
+        return {"enum": [[rng.choice(TEXTS[:3]), rng.choice(NUMBERS), "a"] for _ in range(3)]}
+    names = rng.sample(NAMES, rng.randrange(1, 4))
+    alike = {
+        "type": "object",
+        "properties": {name: value(rng, depth - 1) for name in names},
+        "required": rng.sample(names, rng.randrange(len(names) + 1)),
+        "additionalProperties": rng.random() < 0.2,
+    }
+    if kind == 4:
+        return alike
+    other = {**alike, "properties": {name: value(rng, depth - 1) for name in names}}
+    return {"anyOf": rng.choice(([alike, {"type": "null"}], [alike, other], [alike, scalar(rng)]))}
+
+
+def masks(grammar: LLGuidanceGrammar, rng: random.Random) -> int:
+    """Walk a random text, and compare each mask with the one that its own matcher makes; returns how many were compared."""
+    state, seen = grammar.new_state(), 0
+    while not state.is_finished() and seen < 60:
+        shared, made = np.full((2, BYTES.num_words), -1, dtype=np.int32)
+        state.fill_mask(shared)
+        state._make_mask(made)
+        assert (shared == made).all(), BYTES.spell(state._tokens)
+        allowed = np.nonzero(np.unpackbits(made.view(np.uint8), bitorder="little"))[0].tolist()
+        likely = [token for token in allowed if (BYTES.bytes_of(token) or b"a")[:1] in b'ab1q"\\:,{}[]\xc3\xa9']
+        if not allowed:
+            break
+        assert state.accept(rng.choice(likely if likely and rng.random() < 0.9 else allowed))
+        seen += 1
+        if rng.random() < 0.1:
+            state.rollback(rng.randrange(min(3, len(state._tokens) + 1)))
+    return seen
+
+
+@pytest.mark.parametrize("make", [lambda rng: value(rng, 3), schema_fuzz.schema], ids=["services", "any"])
+@pytest.mark.parametrize("seed", range(6))
+def test_a_shared_mask_is_the_one_its_state_would_make(make: Any, seed: int) -> None:
+    rng, compared, forgetting = random.Random(seed), 0, 0
+    while compared < 600 or (not forgetting and compared < 5000):
+        options = GrammarOptions(whitespace=rng.choice(("compact", "flexible")))
+        try:
+            grammar = compile(GrammarSpec("json_schema", json.dumps(make(rng)), options), BYTES)
+        except GrammarError:
+            continue
+        compared += sum(masks(grammar, rng) for _ in range(12))
+        forgetting += grammar._masks.outline.forgets
+    assert forgetting
+
+
+PERSON = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 9}, "age": {"type": "integer"}, "kind": {"enum": ["cat", "cow"]}},
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ('{"name":"Ada","age":', '{"name":"Bob","age":', True),
+        ('{"name":"Ad', '{"name":"Bo', True),
+        ('{"name":"\\n', '{"name":"é', True),
+        ('{"name":"Ada","age":1,', '{"name":"Bobby","age":234,', True),
+        ('{"name":"A', '{"name":"Bo', False),
+        ('{"name":"c', '{"name":"b', False),
+        ('{"name":"\\', '{"name":"b', False),
+        ('{"age":1', '{"age":2', False),
+        ('{"age":1,', '{"name":"",', False),
+        ('{"name":"Ada"', '{"name":"Ada" ', False),
+    ],
+)
+def test_texts_are_at_one_place_where_their_values_do_not_matter(one: str, other: str, same: bool) -> None:
+    def place(outline: Outline, text: str) -> Place | None:
+        return outline.after(outline.start(), text.encode())
+
+    outline, strict = Outline(PERSON), Outline({**PERSON, "not": {}})
+    assert (place(outline, one) == place(outline, other)) is same
+    assert place(strict, one) != place(strict, other)
