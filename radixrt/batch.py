@@ -6,6 +6,7 @@ T tokens of B rows are flattened; S positions are sampled, P prompt positions ar
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -77,6 +78,29 @@ class LogitEdits:
 
 
 @dataclass(frozen=True, slots=True)
+class ChainGroup:
+    """Sampled positions [C] whose samplers and their order are the same.
+
+    rows [C] int64: places in S; those of one request lie side by side, by position.  order: names of ``radixrt.samplers``, and
+    mirostat_1 or mirostat_2 at the end.  values: each parameter by its name, [C] float64; ``top_k`` [C] int64, vocabulary size when
+    off.  uniform, chance [C] float64: noise that draws the token, and noise that decides whether XTC acts.
+    penalties (additive), repetition (scale), repeats (additive, of DRY): edits whose rows are places in C, or None.
+    turns: places in C by how many positions of the same request come before; mu [C] float64: mirostat's state, where none does.
+    """
+
+    rows: Tensor
+    order: tuple[str, ...]
+    values: Mapping[str, Tensor]
+    uniform: Tensor
+    chance: Tensor
+    mu: Tensor
+    turns: Sequence[Tensor]
+    penalties: LogitEdits | None = None
+    repetition: LogitEdits | None = None
+    repeats: LogitEdits | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class SamplingBatch:
     """How to sample S positions; every field is per position.
 
@@ -84,6 +108,7 @@ class SamplingBatch:
     the noise of (seed, position).  greedy [S] bool; all_greedy short-cuts the rest.
     penalties (additive), repetition (scale) and bias: sparse edits or None.
     mask [S, ceil(V / 32)] int32: bit t of row s set when token t is allowed; None when no row is constrained.
+    chain: positions that other samplers choose for, which are ``greedy`` here and have only mask and bias of these edits.
     logprob_rows [Q]: places in S whose logprobs are reported, with top alternatives and given ids [Q, G] (-1 pads).
     """
 
@@ -98,6 +123,7 @@ class SamplingBatch:
     repetition: LogitEdits | None = None
     bias: LogitEdits | None = None
     mask: Tensor | None = None
+    chain: Sequence[ChainGroup] = ()
     logprob_rows: Tensor | None = None
     logprob_top: int = 0
     logprob_given: Tensor | None = None
@@ -115,8 +141,12 @@ class Logprobs:
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """The result of a step on the host: tokens [S] (-1 where the logits were not finite) and what was to be reported."""
+    """The result of a step on the host: tokens [S] (-1 where the logits were not finite) and what was to be reported.
+
+    mu [S] float64: mirostat's state after each token, None where no row has any.
+    """
 
     tokens: np.ndarray
     logprobs: Logprobs | None = None
     prompt_scores: Logprobs | None = None
+    mu: np.ndarray | None = None

@@ -18,7 +18,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NoReturn
 
 import radixrt
-from radixrt import settings
+from radixrt import samplers, settings
 from radixrt.bench import flags
 from radixrt.config import (
     CacheConfig,
@@ -139,6 +139,7 @@ def build_parser() -> Parser:
         "info", usage="%(prog)s [flags]", help="show versions, hardware and configuration", description="Show what would run here."
     )
     show.add_argument("--json", action="store_true", help="print one JSON object")
+    show.add_argument("--samplers", action="store_true", help="list the samplers in their default order, and leave")
     for group in ALL_GROUPS:
         add_options(show, group)
     show.set_defaults(run=run_info, parser=show)
@@ -322,6 +323,9 @@ def run_top(options: argparse.Namespace) -> int:
 
 
 def run_info(options: argparse.Namespace) -> int:
+    if options.samplers:
+        print(json.dumps(samplers.table()) if options.json else "\n".join(samplers.lines()))
+        return 0
     from radixrt.runner.kept import kept_weights
     from radixrt_kernels.ops import kernel_facts
 

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import msgspec
 
 from radixrt.errors import InvalidSampling, RequestError
+from radixrt.samplers import Breakers, ChainParams
 
 MAX_TOP_LOGPROBS = 20
 GREEDY_TEMPERATURE = 1e-6
@@ -77,6 +78,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     ``max_new_tokens=None`` means up to the context, 0 computes the prompt only.  ``top_k=-1`` and ``top_p=1`` switch
     those filters off.  Penalties count generated tokens only.  Noise is a function of ``(seed, position)``; without a
     seed the engine picks one.  ``ignore_eos`` ignores the end-of-sequence tokens and ``stop_token_ids``.  ``grammar`` constrains the text.
+    With a ``chain``, all of these go through it in its order; without one, temperature comes before the filters.
     """
 
     max_new_tokens: int | None = 128
@@ -98,6 +100,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     logit_bias: dict[int, float] = {}
     seed: int | None = None
     grammar: GrammarSpec | None = None
+    chain: ChainParams | None = None
 
     def validate(self, vocab_size: int) -> None:
         """Raise InvalidSampling, naming the parameter, unless every value is in its published range."""
@@ -127,10 +130,17 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
                 raise InvalidSampling(f"logit_bias keys must be in [0, {vocab_size - 1}], got {token}.", param="logit_bias")
             if not -100.0 <= bias <= 100.0:
                 raise InvalidSampling(f"logit_bias values must be in [-100, 100], got {bias}.", param="logit_bias")
+        if self.chain is not None:
+            self.chain.validate()
 
     @property
     def greedy(self) -> bool:
         return self.temperature < GREEDY_TEMPERATURE or self.top_k == 1
+
+    @property
+    def penalised(self) -> bool:
+        """Whether tokens of the output are made less (or more) likely."""
+        return bool(self.frequency_penalty or self.presence_penalty or self.repetition_penalty != 1.0)
 
 
 _FLOAT_RANGES = (
@@ -215,7 +225,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 
     ``uid`` is made by the engine front, unique for ever.  ``namespace`` separates cache entries: nothing is shared
     between requests whose namespaces differ.  ``priority`` counts under priority scheduling; ``routing_key`` under the
-    policy of that name.
+    policy of that name.  ``breakers`` are those of ``sampling.chain``.
     """
 
     uid: int
@@ -226,6 +236,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     priority: Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**31)] = 0
     routing_key: str = ""
     want_report: bool = False
+    breakers: Breakers | None = None
 
     def checked(self) -> GenerateRequest:
         """Return an equal request whose fields have exactly the declared types.
@@ -236,7 +247,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
             return _decode_request(_encode_request(self))
         except msgspec.ValidationError as error:
             reason, _, path = str(error).partition(" - at ")
-            found = re.search(r"\$\.(?:sampling\.|logprobs\.)?(\w+)", path)
+            found = re.search(r"\$\.(?:sampling\.(?:chain\.)?|logprobs\.)?(\w+)", path)
             param = found[1] if found else "request"
             raise RequestError(f"{param}: {reason}.", param=param, code="invalid_type") from None
         except (TypeError, OverflowError, UnicodeEncodeError) as error:

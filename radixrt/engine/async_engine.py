@@ -19,6 +19,7 @@ import msgspec
 
 from radixrt.config import EngineConfig
 from radixrt.engine.answers import OpenAnswers
+from radixrt.engine.breakers import BreakerTable
 from radixrt.engine.cache_calls import CacheCalls
 from radixrt.engine.client import CoreClient, ProcessClient, ThreadClient
 from radixrt.engine.life import RESTART_DELAYS, CoreLife, Status
@@ -129,6 +130,7 @@ class AsyncEngine:
                 self.tokenizer, self.config.model.tool_call_parser, self.config.model.reasoning_parser, knows_tools=self.chat.knows_tools
             )
             self._answers.load(self.tokenizer)
+            self._breakers = BreakerTable(self.tokenizer)
             # The token that encoding writes by itself; one that a template writes belongs to the text.
             self.sessions.bos = next(iter(self.tokenizer.encode("")), None)
             await up
@@ -238,6 +240,10 @@ class AsyncEngine:
         sampling.validate(vocab_size)
         if sampling.grammar is not None:
             specs.check(sampling.grammar)
+        breakers = None
+        if sampling.chain is not None and sampling.chain.repeats:
+            breakers = await self._off_loop(self._breakers.resolve, sampling.chain.dry_sequence_breakers)
+            self._life.require_ready()
         added = tokens
         if session is not None:
             if sampling.n != 1:
@@ -260,6 +266,7 @@ class AsyncEngine:
                 asked,
                 uid=next(self._uids),
                 prompt=tokens,
+                breakers=breakers,
                 sampling=msgspec.structs.replace(
                     sampling, n=1, max_new_tokens=longest, min_new_tokens=min(sampling.min_new_tokens, longest),
                     stop_token_ids=(*sampling.stop_token_ids, *more_ends), seed=None if seed is None else _wrap(seed + index),

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from radixrt import samplers
 from radixrt.config import nearest
 from radixrt.engine.stream import Answer
 from radixrt.errors import GrammarError, InvalidSampling
@@ -38,19 +39,21 @@ def parse_sampling(params: SamplingParams | Mapping[str, Any] | None) -> Samplin
         return params
     if not isinstance(params, Mapping):
         raise InvalidSampling("sampling_params must be a dict or SamplingParams.", param="sampling_params")
-    known = SamplingParams.__struct_fields__
+    known = [name for name in SamplingParams.__struct_fields__ if name != "chain"]
     values: dict[str, Any] = {}
+    if (chain := samplers.chain(params)) is not None:
+        values["chain"] = chain
     if (spec := _grammar(params)) is not None:
         values["grammar"] = spec
     for given, value in params.items():
         name = _ALIASES.get(given, given)
-        if given in _CONSTRAINTS:
+        if given in _CONSTRAINTS or given in samplers.NAMES:
             continue
         if given in _UNSUPPORTED:
             if value is not None:
                 raise InvalidSampling(f"{given} is not supported yet.", param=given)
         elif name not in known:
-            hint = nearest(str(given), [*known, *_ALIASES, *_CONSTRAINTS])
+            hint = nearest(str(given), [*known, *_ALIASES, *_CONSTRAINTS, *samplers.NAMES])
             raise InvalidSampling(f"unknown sampling parameter {str(given)[:100]!r}{hint}.", param="sampling_params")
         elif value is not None or name == "max_new_tokens":
             values[name] = value

@@ -17,7 +17,7 @@ from radixrt.attention.base import AttentionBackend, ForwardContext
 from radixrt.batch import Batch, Logprobs, PromptScores, Samples, SamplingBatch
 from radixrt.cache.kv_pool import KVPool
 from radixrt.models import Model
-from radixrt.runner import sampler
+from radixrt.runner import chain, sampler
 from radixrt.runner.stream import Stream
 
 # Prompt positions scored at a time: bounds the logits held at once.
@@ -25,6 +25,7 @@ SCORE_ROWS = 128
 
 T = TypeVar("T")
 Scores = tuple[Tensor, Tensor, Tensor, Tensor | None]
+Sampled = tuple[Tensor, Scores | None, Scores | None, Tensor | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +39,13 @@ class Logits:
 class Pending:
     """The samples of a step that may still be computing."""
 
-    def __init__(self, future: Future[tuple[Tensor, Scores | None, Scores | None]]) -> None:
+    def __init__(self, future: Future[Sampled]) -> None:
         self._future = future
 
     def result(self) -> Samples:
         """Wait for the step and copy its samples to the host; raises what the step raised."""
-        tokens, logprobs, prompt_scores = self._future.result()
-        return Samples(tokens.cpu().numpy(), _to_host(logprobs), _to_host(prompt_scores))
+        tokens, logprobs, prompt_scores, mu = self._future.result()
+        return Samples(tokens.cpu().numpy(), _to_host(logprobs), _to_host(prompt_scores), None if mu is None else mu.cpu().numpy())
 
 
 class ModelRunner:
@@ -93,15 +94,16 @@ class ModelRunner:
         chosen, values, ids, given_parts = zip(*parts, strict=True)
         return torch.cat(chosen), torch.cat(values), torch.cat(ids), torch.cat(given_parts) if scores.given is not None else None
 
-    def _sample(self, batch: Batch, found: Logits, sampling: SamplingBatch) -> tuple[Tensor, Scores | None, Scores | None]:
+    def _sample(self, batch: Batch, found: Logits, sampling: SamplingBatch) -> Sampled:
         reported = None if sampling.logprob_rows is None else found.logits[sampling.logprob_rows]  # a copy: sampling edits in place
         tokens = sampler.sample(found.logits, sampling)
+        mu = chain.choose(found.logits, sampling.chain, tokens) if sampling.chain else None
         self._last_tokens[batch.last_rows] = tokens[batch.last_index].clamp(min=0)
         logprobs: Scores | None = None
         if reported is not None and sampling.logprob_rows is not None:
             chosen = tokens[sampling.logprob_rows]
             logprobs = sampler.logprobs_of(reported, chosen, sampling.logprob_top, sampling.logprob_given)
-        return tokens, logprobs, found.prompt_scores
+        return tokens, logprobs, found.prompt_scores, mu
 
 
 def _to_host(scores: Scores | None) -> Logprobs | None:

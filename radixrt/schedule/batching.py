@@ -7,17 +7,19 @@ sampled position is known on the host, which is what penalties and grammar masks
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from radixrt.batch import Batch, LogitEdits, PromptScores, Samples, SamplingBatch
+from radixrt.batch import Batch, PromptScores, Samples, SamplingBatch
 from radixrt.batch import Logprobs as LogprobArrays
 from radixrt.cache.slots import PageTable
+from radixrt.schedule import edits
+from radixrt.schedule.chain import Entry, build_chain
 from radixrt.schedule.masks import MaskArena
+from radixrt.schedule.noise import uniforms
 from radixrt.schedule.request import Request
 from radixrt.schedule.step import RowResult, ScheduledRow, ScheduledStep
 from radixrt.types import TokenLogprob
@@ -95,7 +97,8 @@ def build_sampling(step: ScheduledStep, vocab_size: int, device: torch.device, a
     The masks lie in ``arena`` until the next call.
     """
     params, positions, seeds = [], [], []
-    edits: dict[str, list[tuple[int, np.ndarray, np.ndarray]]] = {"penalties": [], "repetition": [], "bias": []}
+    parts: dict[str, list[edits.Part]] = {"penalties": [], "repetition": [], "bias": []}
+    chained: list[Entry] = []
     masks = arena.fill(step)
     logprob_rows: list[int] = []
     given: list[tuple[int, ...]] = []
@@ -107,7 +110,9 @@ def build_sampling(step: ScheduledStep, vocab_size: int, device: torch.device, a
             positions.append(position)
             seeds.append(request.seed)
             if not row.is_void:
-                _collect_edits(edits, at, request, position)
+                _collect_edits(parts, at, request, position)
+                if request.sampling.chain is not None:
+                    chained.append((at, request, position))
             if options is not None:
                 logprob_rows.append(at)
                 given.append(options.token_ids)
@@ -117,19 +122,20 @@ def build_sampling(step: ScheduledStep, vocab_size: int, device: torch.device, a
     def to_device(values: object, dtype: torch.dtype = torch.int64) -> Tensor:
         return torch.as_tensor(values, dtype=dtype).to(device, non_blocking=True)
 
-    greedy = [p.greedy for p in params]
+    greedy = [p.greedy or p.chain is not None for p in params]
     return SamplingBatch(
         all_greedy=all(greedy),
         greedy=to_device(greedy, torch.bool),
-        temperature=to_device([1.0 if p.greedy else min(p.temperature, HOTTEST) for p in params], torch.float32),
+        temperature=to_device([1.0 if g else min(p.temperature, HOTTEST) for p, g in zip(params, greedy, strict=True)], torch.float32),
         top_k=to_device([vocab_size if p.top_k == -1 else min(p.top_k, vocab_size) for p in params]),
         top_p=to_device([p.top_p for p in params], torch.float32),
         min_p=to_device([p.min_p for p in params], torch.float32),
         uniform=torch.from_numpy(uniforms(seeds, positions)).to(device, non_blocking=True),
-        penalties=_edits(edits["penalties"], device),
-        repetition=_edits(edits["repetition"], device),
-        bias=_edits(edits["bias"], device),
+        penalties=edits.pack(parts["penalties"], device),
+        repetition=edits.pack(parts["repetition"], device),
+        bias=edits.pack(parts["bias"], device),
         mask=None if masks is None else torch.from_numpy(masks).to(device, non_blocking=True),
+        chain=build_chain(chained, vocab_size, device) if chained else (),
         logprob_rows=to_device(logprob_rows) if logprob_rows else None,
         logprob_top=top,
         logprob_given=_padded(given, to_device),
@@ -158,47 +164,25 @@ def read_results(step: ScheduledStep, samples: Samples) -> list[RowResult]:
                 ]
             reported += row.num_samples
             scored += num_scores
+        mu = samples.mu[sampled : sampled + row.num_samples].tolist() if samples.mu is not None and row.request.mu is not None else None
         sampled += row.num_samples
-        results.append(RowResult(row_tokens, logprobs, prompt_logprobs))
+        results.append(RowResult(row_tokens, logprobs, prompt_logprobs, mu))
     return results
 
 
-def uniforms(seeds: Sequence[int], positions: Sequence[int]) -> np.ndarray:
-    """Return the noise of each (seed, position): float64 in [0, 1), by the SplitMix64 mixing function (Steele et al. 2014)."""
-    with np.errstate(over="ignore"):
-        state = np.array(seeds, dtype=np.int64).view(np.uint64) * np.uint64(0xD1342543DE82EF95)
-        state = state + np.array(positions, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-        for _ in range(2):  # seeds and positions are small and regular: one round would leave their pattern visible
-            state = state + np.uint64(0x9E3779B97F4A7C15)
-            state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-            state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-            state = state ^ (state >> np.uint64(31))
-    return (state >> np.uint64(11)).astype(np.float64) * 2.0**-53
-
-
-def _collect_edits(edits: dict[str, list[tuple[int, np.ndarray, np.ndarray]]], at: int, request: Request, position: int) -> None:
+def _collect_edits(parts: dict[str, list[edits.Part]], at: int, request: Request, position: int) -> None:
     params = request.sampling
-    if params.frequency_penalty or params.presence_penalty or params.repetition_penalty != 1.0:
-        output: array[int] = request.tokens[request.num_prompt : position]
-        ids, counts = np.unique(np.frombuffer(output, dtype=np.int32) if output else np.zeros(0, np.int32), return_counts=True)
-        if params.frequency_penalty or params.presence_penalty:
-            edits["penalties"].append((at, ids, -(params.frequency_penalty * counts + params.presence_penalty)))
-        if params.repetition_penalty != 1.0:
-            edits["repetition"].append((at, ids, np.full(len(ids), params.repetition_penalty)))
+    if params.penalised and params.chain is None:
+        ids, added, scaled = edits.penalties(request, position)
+        if added is not None:
+            parts["penalties"].append((at, ids, added))
+        if scaled is not None:
+            parts["repetition"].append((at, ids, scaled))
     if params.logit_bias:
-        edits["bias"].append((at, np.array(list(params.logit_bias)), np.array(list(params.logit_bias.values()))))
+        parts["bias"].append((at, np.array(list(params.logit_bias)), np.array(list(params.logit_bias.values()))))
     if position < request.num_prompt + params.min_new_tokens and request.stop_ids and request.grammar is None:
         forbidden = np.array(sorted(request.stop_ids))
-        edits["bias"].append((at, forbidden, np.full(len(forbidden), -np.inf)))
-
-
-def _edits(parts: list[tuple[int, np.ndarray, np.ndarray]], device: torch.device) -> LogitEdits | None:
-    if not parts:
-        return None
-    rows = np.concatenate([np.full(len(ids), at, dtype=np.int64) for at, ids, _ in parts])
-    tokens = np.concatenate([ids.astype(np.int64) for _, ids, _ in parts])
-    values = np.concatenate([np.asarray(v, dtype=np.float32) for _, _, v in parts])
-    return LogitEdits(torch.from_numpy(rows).to(device), torch.from_numpy(tokens).to(device), torch.from_numpy(values).to(device))
+        parts["bias"].append((at, forbidden, np.full(len(forbidden), -np.inf)))
 
 
 def _padded(given: Sequence[tuple[int, ...]], to_device: ToDevice) -> Tensor | None:

@@ -30,7 +30,7 @@ class Request:
 
     ``level`` orders requests when priorities count, smaller first, and ``admitted_level`` is what waiting had made of it
     at the last admission.  ``arrived`` and ``admitted`` (the first time, or None) are seconds, and ``waits`` are seconds
-    by reason (``radixrt.schedule.waits``).
+    by reason (``radixrt.schedule.waits``).  ``mu`` is mirostat's state at each position of the verified output and the next.
     """
 
     __slots__ = (
@@ -39,6 +39,7 @@ class Request:
         "arrival",
         "arrived",
         "backoff",
+        "breakers",
         "closing",
         "divergence",
         "epoch",
@@ -48,6 +49,7 @@ class Request:
         "level",
         "logprobs",
         "max_length",
+        "mu",
         "namespace",
         "num_cached",
         "num_computed",
@@ -93,6 +95,9 @@ class Request:
         self.grammar = grammar
         self.backoff = None if grammar is None else DraftBackoff()
         self.closing = closing  # ends the text of the grammar in time
+        self.breakers = request.breakers
+        chain = request.sampling.chain
+        self.mu = array("d", [2.0 * chain.mirostat_tau]) if chain is not None and chain.mirostat else None
         self.fault: RadixrtError | None = None  # what the grammar broke on, whose masks are empty since
         self.priority = request.priority
         self.routing_key = request.routing_key

@@ -47,11 +47,15 @@ class ScheduledStep(msgspec.Struct, frozen=True):
 
 
 class RowResult(msgspec.Struct, frozen=True):
-    """What a step found for one row: a token for each sampled position (-1 where logits were not finite) and logprobs."""
+    """What a step found for one row: a token for each sampled position (-1 where logits were not finite) and logprobs.
+
+    mu: mirostat's state after each of the tokens, for requests that have one.
+    """
 
     tokens: Sequence[int]
     logprobs: Sequence[TokenLogprob] | None = None
     prompt_logprobs: Sequence[TokenLogprob] | None = None
+    mu: Sequence[float] | None = None
 
 
 @dataclass(slots=True)

@@ -77,6 +77,8 @@ class Verifier:
                 self._roll_back(request, position)
             elif position < len(request.tokens):
                 accepted += 1
+            if request.mu is not None and result.mu is not None:
+                request.mu.append(result.mu[i])
             finish = self._confirm(request, position, token)
             way = self._close(request, token) if finish is None and request.closing is not None else None
             if way is not None:

@@ -49,7 +49,7 @@ def openai_routes(service: Service, components: dict[str, Any]) -> APIRouter:
             turn = await open_chat(service, raw)
             writer = wire.ChatWriter(
                 turn.id, created, service.model_name, service.names, num_choices=turn.plan.sampling.n,
-                include_usage=turn.plan.include_usage, choices=turn.choices,
+                include_usage=turn.plan.include_usage, continuous_usage=_prompt_lengths(turn.plan, turn.outputs), choices=turn.choices,
             )
             return EventStream(turn.outputs, writer)
 
@@ -85,7 +85,8 @@ def openai_routes(service: Service, components: dict[str, Any]) -> APIRouter:
             return [prompt if isinstance(prompt, str) else decode(prompt, skip_special_tokens=False) for prompt in asked]
 
         if plan.stream:
-            return EventStream(await open_streams(), _completion_writer(service, id, created, plan, echoes()))
+            outputs = await open_streams()
+            return EventStream(outputs, _completion_writer(service, id, created, plan, outputs, echoes()))
 
         async def answer() -> Response:
             async with await open_streams() as outputs:
@@ -121,7 +122,15 @@ def openai_routes(service: Service, components: dict[str, Any]) -> APIRouter:
     return router
 
 
-def _completion_writer(service: Service, id: str, created: int, plan: Plan, echoes: list[str] | None) -> StreamWriter:
+def _prompt_lengths(plan: Plan, outputs: Outputs) -> list[int] | None:
+    """Tokens of each prompt where every chunk is to say what was used so far."""
+    return [stream.num_prompt for stream in outputs.streams] if plan.continuous_usage else None
+
+
+def _completion_writer(
+    service: Service, id: str, created: int, plan: Plan, outputs: Outputs, echoes: list[str] | None
+) -> StreamWriter:
     return wire.CompletionWriter(
-        id, created, service.model_name, service.names, num_choices=plan.sampling.n, include_usage=plan.include_usage, echoes=echoes
+        id, created, service.model_name, service.names, num_choices=plan.sampling.n, include_usage=plan.include_usage,
+        continuous_usage=_prompt_lengths(plan, outputs), echoes=echoes,
     )

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from radixrt import samplers
 from radixrt.engine.sessions import SessionParams
 from radixrt.errors import InvalidSampling, RequestError, UnknownModel
 from radixrt.grammar import spellings
@@ -34,9 +35,10 @@ _UNSUPPORTED_IN_COMPLETIONS = _UNSUPPORTED | {"suffix": "insertion", "tools": "t
 
 
 class StreamOptions(msgspec.Struct, frozen=True):
-    """Which usage a stream reports; ``continuous_usage_stats`` of other servers is taken and ignored."""
+    """Which usage a stream reports: that of the whole in a last chunk, and that of each choice so far in every chunk."""
 
     include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
 
 
 class ConstraintFields(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,7 +62,27 @@ class ConstraintFields(msgspec.Struct, frozen=True, kw_only=True):
     grammar_options: dict[str, Any] | None = None
 
 
-class CommonBody(ConstraintFields, frozen=True, kw_only=True):
+class ChainFields(ConstraintFields, frozen=True, kw_only=True):
+    """llama.cpp's samplers, see ``radixrt.samplers.ChainParams``."""
+
+    dry_multiplier: float | None = None
+    dry_base: float | None = None
+    dry_allowed_length: int | None = None
+    dry_penalty_last_n: int | None = None
+    dry_sequence_breakers: list[str] | None = None
+    xtc_probability: float | None = None
+    xtc_threshold: float | None = None
+    typical_p: float | None = None
+    top_n_sigma: float | None = None
+    mirostat: int | None = None
+    mirostat_tau: float | None = None
+    mirostat_eta: float | None = None
+    dynatemp_range: float | None = None
+    dynatemp_exponent: float | None = None
+    samplers: list[str] | None = None
+
+
+class CommonBody(ChainFields, frozen=True, kw_only=True):
     """The fields that chat and text completions share: OpenAI's, then SGLang's; null means the default."""
 
     model: str | None = None
@@ -132,6 +154,7 @@ class Plan:
     rid: str | None
     stream: bool
     include_usage: bool
+    continuous_usage: bool = False
     session: SessionParams | None = None
     want_report: bool = False
     routing_key: str = ""
@@ -245,6 +268,7 @@ def _plan(body: CommonBody, max_tokens: int | None, limit_name: str, logprobs: L
         logit_bias=bodies.check_logit_bias(body.logit_bias),
         n=bodies.check_choices(body.n),
         grammar=spellings.constraint({name: getattr(body, name) for name in ConstraintFields.__struct_fields__}),
+        chain=samplers.chain({name: getattr(body, name) for name in samplers.NAMES}),
         **{name: value for name, value in given.items() if value is not None},
     )
     try:
@@ -257,6 +281,7 @@ def _plan(body: CommonBody, max_tokens: int | None, limit_name: str, logprobs: L
         sampling=sampling, logprobs=logprobs, namespace=bodies.namespace(body.cache_salt, body.extra_key),
         priority=body.priority or 0, rid=bodies.check_rid(body.rid), stream=bool(body.stream),
         include_usage=bool(body.return_cache_report or (body.stream_options and body.stream_options.include_usage)),
+        continuous_usage=bool(body.stream_options and body.stream_options.continuous_usage_stats),
         session=body.session_params, want_report=bool(body.return_cache_report),
         routing_key=bodies.check_routing_key(body.routing_key),
     )

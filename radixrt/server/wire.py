@@ -183,13 +183,18 @@ def text_completion(
 
 
 class _ChunkWriter:
-    """What the two stream forms share: the head of a chunk, and the usage chunk at the end."""
+    """What the two stream forms share: the head of a chunk, and the usage: in a chunk at the end, and that of its choice
+    so far in every chunk where ``continuous_usage`` says how long the prompts are."""
 
-    def __init__(self, object: str, id: str, created: int, model: str, *, num_choices: int, include_usage: bool) -> None:
+    def __init__(
+        self, object: str, id: str, created: int, model: str, *, num_choices: int, include_usage: bool,
+        continuous_usage: Sequence[int] | None,
+    ) -> None:
         self._envelope = {"id": id, "object": object, "created": created, "model": model}
         self._head = b"data: " + orjson.dumps(self._envelope)[:-1] + b',"choices":[{"index":'
         self._num_choices = num_choices
         self._include_usage = include_usage
+        self._continuous_usage = continuous_usage
         self._usages: dict[tuple[int, int], Usage] = {}
         self._reports: dict[tuple[int, int], dict[str, Any] | None] = {}
 
@@ -201,6 +206,13 @@ class _ChunkWriter:
         if output.report is not None:
             self._reports[prompt, output.index] = output.report
         return prompt * self._num_choices + output.index
+
+    def _close(self, prompt: int, usage: Usage | None = None) -> bytes:
+        """What ends a chunk of a choice: its list, and what it has used so far where that is asked for; None: no token yet."""
+        if self._continuous_usage is None:
+            return b"]}\n\n"
+        usage = usage or Usage(prompt_tokens=self._continuous_usage[prompt])
+        return b'],"usage":' + orjson.dumps(usage_object([(0, 0, usage)])) + b"}\n\n"
 
     def end(self) -> bytes:
         if not self._include_usage:
@@ -215,14 +227,17 @@ class ChatWriter(_ChunkWriter):
 
     def __init__(
         self, id: str, created: int, model: str, names: TokenNames, *, num_choices: int, include_usage: bool,
-        choices: Sequence[Choice] | None = None,
+        continuous_usage: Sequence[int] | None = None, choices: Sequence[Choice] | None = None,
     ) -> None:
-        super().__init__("chat.completion.chunk", id, created, model, num_choices=num_choices, include_usage=include_usage)
+        super().__init__(
+            "chat.completion.chunk", id, created, model, num_choices=num_choices, include_usage=include_usage,
+            continuous_usage=continuous_usage,
+        )
         self._names = names
         self._choices = choices or plain_choices(num_choices)
 
     def start(self) -> bytes:
-        role = b',"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]}\n\n'
+        role = b',"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}' + self._close(0)
         return b"".join(self._head + b"%d" % index + role for index in range(self._num_choices))
 
     def push(self, prompt: int, output: RequestOutput) -> bytes:
@@ -234,13 +249,13 @@ class ChatWriter(_ChunkWriter):
             logprobs = orjson.dumps({"content": self._names.chat_entries(output.logprobs_delta), "refusal": None})
             if not pieces:
                 pieces.append(Content(""))
-        chunks = []
+        close, chunks = self._close(prompt, output.usage), []
         for piece in pieces:
-            chunks += [head, b',"delta":', _delta(piece), b',"logprobs":', logprobs, b',"finish_reason":null}]}\n\n']
+            chunks += [head, b',"delta":', _delta(piece), b',"logprobs":', logprobs, b',"finish_reason":null}', close]
             logprobs = b"null"
         if isinstance(ended, Ended):
             tail = orjson.dumps({**ending(ended.finish), "finish_reason": ended.finish_reason})
-            chunks += [head, b',"delta":{},"logprobs":null,', tail[1:], b"]}\n\n"]
+            chunks += [head, b',"delta":{},"logprobs":null,', tail[1:], close]
         return b"".join(chunks)
 
 
@@ -263,9 +278,11 @@ class CompletionWriter(_ChunkWriter):
 
     def __init__(
         self, id: str, created: int, model: str, names: TokenNames, *, num_choices: int, include_usage: bool,
-        echoes: Sequence[str] | None = None,
+        continuous_usage: Sequence[int] | None = None, echoes: Sequence[str] | None = None,
     ) -> None:
-        super().__init__("text_completion", id, created, model, num_choices=num_choices, include_usage=include_usage)
+        super().__init__(
+            "text_completion", id, created, model, num_choices=num_choices, include_usage=include_usage, continuous_usage=continuous_usage
+        )
         self._names = names
         self._echoes = echoes
         self._offsets: dict[int, TextOffsets] = {}
@@ -273,7 +290,7 @@ class CompletionWriter(_ChunkWriter):
     def start(self) -> bytes:
         chunks = []
         for prompt, echo in enumerate(self._echoes or ()):
-            tail = b',"text":' + orjson.dumps(echo) + b',"logprobs":null,"finish_reason":null}]}\n\n'
+            tail = b',"text":' + orjson.dumps(echo) + b',"logprobs":null,"finish_reason":null}' + self._close(prompt)
             chunks += [self._head + b"%d" % (prompt * self._num_choices + index) + tail for index in range(self._num_choices)]
         return b"".join(chunks)
 
@@ -288,6 +305,7 @@ class CompletionWriter(_ChunkWriter):
                 offsets = self._offsets[choice] = self._names.text_offsets()
             logprobs = orjson.dumps(self._names.completion_lists(output.logprobs_delta, offsets))
         tail = b'"finish_reason":null}' if output.finish is None else orjson.dumps(ending(output.finish))[1:]
-        return b"".join(
-            (self._head, b"%d" % choice, b',"text":', orjson.dumps(output.text_delta), b',"logprobs":', logprobs, b",", tail, b"]}\n\n")
-        )
+        return b"".join((
+            self._head, b"%d" % choice, b',"text":', orjson.dumps(output.text_delta), b',"logprobs":', logprobs, b",", tail,
+            self._close(prompt, output.usage),
+        ))

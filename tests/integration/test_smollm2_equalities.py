@@ -20,7 +20,7 @@ from radixrt.batch import Batch
 from radixrt.cache.kv_pool import KVPool
 from radixrt.models import Model
 from radixrt.runner.loader import LoadedModel
-from radixrt.schedule.batching import uniforms
+from radixrt.schedule.noise import uniforms
 from radixrt.schedule.request import Request
 from radixrt.types import SamplingParams
 

@@ -10,6 +10,7 @@ import pytest
 
 from radixrt import cli
 from radixrt.config import EngineConfig, ServerConfig, flag
+from radixrt.samplers import DEFAULT_ORDER, NAMES
 
 
 def parsed(*flags: str) -> argparse.Namespace:
@@ -85,6 +86,18 @@ def test_info_resolves_and_hides_the_key(capsys: pytest.CaptureFixture[str]) -> 
     assert report["model"]["dtype"] == "float32"
     assert report["versions"]["torch"]
     assert "s3cret" not in out
+
+
+def test_info_lists_every_sampler_in_order(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["info", "--samplers", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["order"] == list(DEFAULT_ORDER)
+    assert cli.main(["info", "--samplers"]) == 0
+    text = capsys.readouterr().out
+    assert [text.index(f" {name}: {link['source']}") for name, link in report["samplers"].items()] == sorted(
+        text.index(f" {name}: {link['source']}") for name, link in report["samplers"].items()
+    )
+    assert all(name in text for name in (*NAMES, "temperature", "top_p", "frequency_penalty") if name != "samplers")
 
 
 def test_generate_completes_without_a_server(capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,13 +18,14 @@ SOURCES = {
     for path in sorted((base / package).rglob("*.py"))
 }
 
-F1 = "radixrt.types radixrt.errors radixrt.config radixrt.gguf_header radixrt.processes radixrt_kernels"
+F1 = "radixrt.types radixrt.samplers radixrt.errors radixrt.config radixrt.gguf_header radixrt.processes radixrt_kernels"
 F3 = f"{F1} radixrt.cache radixrt.grammar radixrt.text radixrt.batch"
 F5 = f"{F3} radixrt.attention radixrt.models radixrt.weights radixrt.runner radixrt.schedule"
 MAY_IMPORT = {  # besides itself
     "radixrt_kernels": "",
     "radixrt.errors": "",
-    "radixrt.types": "radixrt.errors",
+    "radixrt.samplers": "radixrt.errors",
+    "radixrt.types": "radixrt.errors radixrt.samplers",
     "radixrt.config": "radixrt.errors radixrt.types radixrt_kernels",
     "radixrt.processes": "",
     "radixrt.gguf_header": "radixrt.errors",

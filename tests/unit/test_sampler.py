@@ -13,8 +13,9 @@ from torch import Tensor
 from radixrt.batch import LogitEdits, SamplingBatch
 from radixrt.grammar.bitmask import allow_all, allow_only
 from radixrt.runner import sampler
-from radixrt.schedule.batching import build_sampling, uniforms
+from radixrt.schedule.batching import build_sampling
 from radixrt.schedule.masks import MaskArena
+from radixrt.schedule.noise import uniforms
 from radixrt.schedule.request import Request
 from radixrt.schedule.step import ScheduledRow, ScheduledStep
 from radixrt.types import GenerateRequest, LogprobOptions, SamplingParams

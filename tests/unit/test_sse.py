@@ -57,6 +57,22 @@ def test_unasked_usage_adds_no_chunk() -> None:
     assert writer.end() == b""
 
 
+@pytest.mark.parametrize("kind", [ChatWriter, CompletionWriter])
+def test_continuous_usage_is_in_every_chunk_and_is_that_of_its_choice(kind: type[ChatWriter] | type[CompletionWriter]) -> None:
+    def stream(usage: list[int] | None) -> list[Any]:
+        writer = kind("id", 1, "m", NAMES, num_choices=2, include_usage=True, continuous_usage=usage)
+        events = [writer.push(0, output("a", i, finish)) for finish in (None, STOP) for i in (0, 1)]
+        return decoded(writer.start() + b"".join(events) + writer.end())
+
+    *chunks, last = stream([7])
+    *plain, plain_last = stream(None)
+    assert [{key: value for key, value in chunk.items() if key != "usage"} for chunk in chunks] == plain
+    assert last == plain_last and last["usage"]["completion_tokens"] == 4
+    begun = [chunk["usage"] for chunk in chunks if chunk["choices"][0].get("delta", {}).get("role")]
+    assert begun == [usage_object([(0, 0, Usage(7, 0, 0))])] * (2 if kind is ChatWriter else 0)
+    assert [chunk["usage"] for chunk in chunks[len(begun) :]] == [usage_object([(0, 0, Usage(3, 2, 1))])] * (len(chunks) - len(begun))
+
+
 def test_completion_chunks_echo_first_and_offsets_go_on() -> None:
     writer = CompletionWriter("id", 1, "m", NAMES, num_choices=1, include_usage=False, echoes=["one", "two"])
     entry = TokenLogprob(-0.5, ord("h"), [(-0.5, ord("h")), (-1.0, ord("i"))])

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from radixrt.errors import InvalidSampling, PromptTooLong, RequestError, UnknownModel
+from radixrt.samplers import ChainParams
 from radixrt.server import bodies
 from radixrt.server.native import native_plans
 from radixrt.server.translate import Plan, bounded, chat_options, chat_plan, check_model, completion_plan
@@ -46,6 +47,20 @@ def test_defaults_are_openais() -> None:
 def test_chat_fields_reach_the_sampling_parameters(extra: dict[str, Any], expected: dict[str, Any]) -> None:
     defaults = {"max_new_tokens": None}
     assert chat_plan(CHAT | extra, VOCAB)[1].sampling == SamplingParams(**(defaults | expected))
+
+
+def test_the_sampler_chain_is_the_same_on_every_route() -> None:
+    extra = {
+        "dry_multiplier": 0.8, "dry_sequence_breakers": ["\n"], "typical_p": 0.9, "mirostat": None, "samplers": ["temp", "dry", "top-k"],
+    }
+    expected = ChainParams(dry_multiplier=0.8, dry_sequence_breakers=("\n",), typical_p=0.9, samplers=("temperature", "dry", "top_k"))
+    native = native_plans({"text": "hi", "sampling_params": extra}, VOCAB, fits)[2][0]
+    plans = (chat_plan(CHAT | extra, VOCAB)[1], completion_plan(TEXT | extra, VOCAB)[1], native)
+    assert [plan.sampling.chain for plan in plans] == [expected] * 3
+    for plan in (lambda bad: chat_plan(CHAT | bad, VOCAB), lambda bad: completion_plan(TEXT | bad, VOCAB)):
+        with pytest.raises(InvalidSampling, match="xtc_probability must be in") as caught:
+            plan({"xtc_probability": 2.0})
+        assert caught.value.param == "xtc_probability"
 
 
 @pytest.mark.parametrize(
