@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import ssl
 import subprocess
 import sys
 import threading
@@ -24,7 +25,7 @@ START_TIMEOUT = 60.0
 class RunningServer:
     """A server process and a client that talks to it."""
 
-    def __init__(self, *flags: str, model: str = "toy") -> None:
+    def __init__(self, *flags: str, model: str = "toy", verify: ssl.SSLContext | bool = True) -> None:
         environment = os.environ | {"PYTHONPATH": str(ROOT), "NO_PROXY": "*"}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "radixrt.launch_server", "--model-path", model, "--port", "0", *flags],
@@ -35,9 +36,9 @@ class RunningServer:
         self._reader = threading.Thread(target=self._read_log, daemon=True)
         self._reader.start()
         self._bound.wait(START_TIMEOUT)
-        found = re.search(r"http://\S+:\d+", "".join(self.log))
+        found = re.search(r"https?://\S+:\d+", "".join(self.log))
         self.url = found[0] if found else ""
-        self.http = httpx.Client(base_url=self.url, timeout=30.0, trust_env=False)
+        self.http = httpx.Client(base_url=self.url, timeout=30.0, trust_env=False, verify=verify)
 
     def _read_log(self) -> None:
         assert self.process.stderr is not None
@@ -114,8 +115,8 @@ def start_server() -> Iterator[Callable[..., RunningServer]]:
     """Start private servers; they are stopped after the test."""
     servers: list[RunningServer] = []
 
-    def start(*flags: str, model: str = "toy") -> RunningServer:
-        servers.append(RunningServer(*flags, model=model))
+    def start(*flags: str, model: str = "toy", verify: ssl.SSLContext | bool = True) -> RunningServer:
+        servers.append(RunningServer(*flags, model=model, verify=verify))
         return servers[-1]
 
     yield start
