@@ -17,6 +17,7 @@ from radixrt.server.cache import cache_routes
 from radixrt.server.dialects.anthropic import anthropic_routes
 from radixrt.server.dialects.ollama import ollama_routes
 from radixrt.server.dialects.responses import responses_routes
+from radixrt.server.docs import docs_routes
 from radixrt.server.native import native_routes
 from radixrt.server.openai import openai_routes
 from radixrt.server.operations import operations_routes
@@ -30,7 +31,7 @@ DESCRIPTION = "Serves a language model over the routes of OpenAI, Anthropic, Oll
 
 def build_app(engine: AsyncEngine, config: ServerConfig) -> FastAPI:
     """Build the app that serves an engine."""
-    app = FastAPI(title="radixrt", version=radixrt.__version__, description=DESCRIPTION, redoc_url=None)
+    app = FastAPI(title="radixrt", version=radixrt.__version__, description=DESCRIPTION, docs_url=None, redoc_url=None)
     service = Service(engine, config)
     components: dict[str, Any] = {}
     for routes in (
@@ -48,6 +49,7 @@ def build_app(engine: AsyncEngine, config: ServerConfig) -> FastAPI:
         return app.openapi_schema
 
     app.openapi = openapi  # type: ignore[method-assign]
+    app.include_router(docs_routes(openapi))
     keys = api_keys(config)
     if keys or config.admin_api_key:
         app.add_middleware(auth.RequireKey, api_keys=keys, admin_key=config.admin_api_key)

@@ -88,7 +88,7 @@ def serve(engine_config: EngineConfig, config: ServerConfig) -> int:
     check(config)
     with contextlib.closing(bind(config)) as listener, _recorder(config) as recorder:
         engine = AsyncEngine(engine_config, model_name=config.served_model_name[0] if config.served_model_name else None, recorder=recorder)
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
             return runner.run(_Run(engine, config, listener).run())
 
 
@@ -196,7 +196,7 @@ def _loopback(host: str) -> bool:
         return False
 
 
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     """uvloop where it is installed."""
     try:
         import uvloop
