@@ -195,12 +195,13 @@ def add_bench(bench: argparse.ArgumentParser) -> None:
 
 
 def add_options(parser: argparse.ArgumentParser, kind: type[Any]) -> None:
-    """Add a group with a flag for every field of a configuration dataclass."""
-    group = parser.add_argument_group(_title(kind), (kind.__doc__ or "").partition("\n")[0])
+    """Add a group with a flag for every field of a configuration dataclass, and one for each group that its fields name."""
+    groups = {"": parser.add_argument_group(_title(kind), (kind.__doc__ or "").partition("\n")[0])}
     hints = typing.get_type_hints(kind)
     for field in dataclasses.fields(kind):
         names = [flag(field.name), *field.metadata["aliases"]]
-        help = field.metadata["help"]
+        help, named = field.metadata["help"], field.metadata["group"]
+        group = groups.get(named) or groups.setdefault(named, parser.add_argument_group(named))
         if hints[field.name] == tuple[str, ...]:
             group.add_argument(
                 *names, action=settings.Repeat, dest=field.name, default=field.default, metavar=field.metadata["metavar"], help=help

@@ -16,6 +16,8 @@ from typing import Any
 import psutil
 
 from radixrt.errors import ConfigError
+from radixrt.limits import Limits
+from radixrt.options import option
 
 SCHEDULE_POLICIES = ("lpm", "fcfs", "priority", "lof", "shortest-prefill-first", "dfs-weight", "hrrn", "routing-key", "random")
 # Policies that order by what is cached, and those that can obey priorities.
@@ -25,11 +27,6 @@ PRIORITY_POLICIES = ("lpm", "fcfs", "priority", "lof", "shortest-prefill-first")
 DEFAULT_MODEL = "smollm2-135m-instruct"
 GRAMMAR_BACKENDS = ("fsm", "xgrammar", "llguidance")
 EVICTION_POLICIES = ("lru", "lfu", "slru", "fifo", "mru", "filo", "priority", "cost")
-
-
-def option(default: Any, help: str, *, choices: tuple[str, ...] = (), metavar: str = "", aliases: tuple[str, ...] = ()) -> Any:
-    """Declare a configuration field together with what its command-line flag needs."""
-    return field(default=default, metadata={"help": help, "choices": choices, "metavar": metavar, "aliases": aliases})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,7 +179,7 @@ class EngineConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServerConfig:
+class ServerConfig(Limits):
     """The HTTP side."""
 
     host: str = option("127.0.0.1", "address to listen on; anything but loopback needs --api-key")
@@ -207,7 +204,6 @@ class ServerConfig:
         1, "servers to run on this machine behind a cache-aware gateway (needs the extra gateway); memory limits are of each",
         metavar="N",
     )
-    max_body_bytes: int = option(8 << 20, "largest request body taken", metavar="BYTES")
     drain_timeout: float = option(30.0, "seconds that running requests get to finish when the server is told to stop", metavar="SECONDS")
     incremental_streaming_output: bool = option(False, "let streams of /generate carry only what is new, not the whole text each time")
     record_trace: str | None = option(

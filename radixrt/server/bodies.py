@@ -1,6 +1,6 @@
 """Reading request bodies: counted bytes, one strict JSON parser, typed structs.
 
-Every limit on the shape of a request is a named constant here.  What gets past this module has the right types; the
+Every limit on the shape of a request is one of ``radixrt.limits``.  What gets past this module has the right types; the
 ranges of sampling parameters are checked by ``SamplingParams`` itself.
 """
 
@@ -16,24 +16,12 @@ import orjson
 from starlette.requests import ClientDisconnect, Request
 
 from radixrt.errors import InvalidSampling, RequestError
+from radixrt.limits import DEFAULTS, Limits
 from radixrt.server.auth import REQUEST_ID
 from radixrt.server.problems import Refusal, excerpt
 from radixrt.types import Namespace
 
-MAX_PROMPTS = 64
-MAX_CHOICES = 16
-MAX_MESSAGES = 1024
-MAX_PARTS = 1024
-MAX_STOPS = 16
-MAX_STOP_CHARS = 256
-MAX_STOP_TOKENS = 256
-MAX_LOGIT_BIAS = 1024
-MAX_LOGPROB_IDS = 128
-# Logprobs one body may ask for: each of every position's token and alternatives, over all its prompts and choices.  A
-# million are some 50 MB of JSON.
-MAX_LOGPROB_ENTRIES = 1_000_000
 MAX_NAMESPACE_CHARS = 128
-BODY_TIMEOUT = 30.0
 
 Body = TypeVar("Body")
 
@@ -41,19 +29,20 @@ _VALIDATION = re.compile(r"(?P<what>.*?)(?: - at (?:`key` in )?`\$\.?(?P<where>[
 _MISSING = re.compile(r"Object missing required field `([^`]*)`")
 
 
-async def read_json(request: Request, *, max_bytes: int) -> dict[str, Any]:
+async def read_json(request: Request, limits: Limits = DEFAULTS) -> dict[str, Any]:
     """Read and parse a JSON object.
 
-    Raises Refusal 413 as soon as more than ``max_bytes`` are announced or have come, 408 when the client stalls, and
+    Raises Refusal 413 as soon as more than the limit is announced or has come, 408 when the client stalls, and
     RequestError for what is not a JSON object: NaN, lone surrogates and nesting beyond 1,024 levels included.
     """
+    max_bytes = limits.max_body_bytes
     too_large = Refusal(413, f"The body is larger than {max_bytes} bytes.", code="body_too_large")
     announced = request.headers.get("content-length", "")
     if announced.isascii() and announced.isdigit() and int(announced) > max_bytes:
         raise too_large
     parts = bytearray()
     try:
-        async with asyncio.timeout(BODY_TIMEOUT):
+        async with asyncio.timeout(limits.body_timeout):
             async for part in request.stream():
                 parts += part
                 if len(parts) > max_bytes:
@@ -108,34 +97,34 @@ def check_rid(rid: str | None) -> str | None:
     return rid
 
 
-def check_choices(n: int | None) -> int:
-    """Return the number of choices, in [1, MAX_CHOICES]."""
+def check_choices(n: int | None, limits: Limits = DEFAULTS) -> int:
+    """Return the number of choices, in [1, max_choices]."""
     if n is None:
         return 1
-    if not 1 <= n <= MAX_CHOICES:
-        raise InvalidSampling(f"n must be in [1, {MAX_CHOICES}], got {n}.", param="n")
+    if not 1 <= n <= limits.max_choices:
+        raise InvalidSampling(f"n must be in [1, {limits.max_choices}], got {n}.", param="n")
     return n
 
 
-def check_stops(stop: str | Sequence[str] | None, name: str = "stop") -> tuple[str, ...]:
+def check_stops(stop: str | Sequence[str] | None, name: str = "stop", limits: Limits = DEFAULTS) -> tuple[str, ...]:
     """Return the stop strings; empty ones are dropped, since every text contains them."""
     stops = [stop] if isinstance(stop, str) else stop or []
-    if len(stops) > MAX_STOPS:
-        raise InvalidSampling(f"{name} takes at most {MAX_STOPS} strings, got {len(stops)}.", param=name)
-    if any(len(item) > MAX_STOP_CHARS for item in stops):
-        raise InvalidSampling(f"{name} strings may have at most {MAX_STOP_CHARS} characters.", param=name)
+    if len(stops) > limits.max_stops:
+        raise InvalidSampling(f"{name} takes at most {limits.max_stops} strings, got {len(stops)}.", param=name)
+    if any(len(item) > limits.max_stop_chars for item in stops):
+        raise InvalidSampling(f"{name} strings may have at most {limits.max_stop_chars} characters.", param=name)
     return tuple(item for item in stops if item)
 
 
-def check_stop_tokens(tokens: Sequence[int] | None) -> tuple[int, ...]:
-    if tokens is not None and len(tokens) > MAX_STOP_TOKENS:
-        raise InvalidSampling(f"stop_token_ids takes at most {MAX_STOP_TOKENS} ids, got {len(tokens)}.", param="stop_token_ids")
+def check_stop_tokens(tokens: Sequence[int] | None, limits: Limits = DEFAULTS) -> tuple[int, ...]:
+    if tokens is not None and len(tokens) > limits.max_stop_tokens:
+        raise InvalidSampling(f"stop_token_ids takes at most {limits.max_stop_tokens} ids, got {len(tokens)}.", param="stop_token_ids")
     return tuple(tokens or ())
 
 
-def check_logit_bias(bias: dict[int, float] | None) -> dict[int, float]:
-    if bias is not None and len(bias) > MAX_LOGIT_BIAS:
-        raise InvalidSampling(f"logit_bias takes at most {MAX_LOGIT_BIAS} entries, got {len(bias)}.", param="logit_bias")
+def check_logit_bias(bias: dict[int, float] | None, limits: Limits = DEFAULTS) -> dict[int, float]:
+    if bias is not None and len(bias) > limits.max_logit_bias:
+        raise InvalidSampling(f"logit_bias takes at most {limits.max_logit_bias} entries, got {len(bias)}.", param="logit_bias")
     return bias or {}
 
 
@@ -154,20 +143,20 @@ def check_routing_key(key: str | None) -> str:
     return key or ""
 
 
-def check_messages(messages: Sequence[Mapping[str, Any]]) -> None:
+def check_messages(messages: Sequence[Mapping[str, Any]], limits: Limits = DEFAULTS) -> None:
     """Raise RequestError for more messages, or more parts of messages in all, than are taken."""
     contents = (message.get("content") for message in messages)
     parts = sum(len(content) for content in contents if isinstance(content, list))
-    for count, most, what in ((len(messages), MAX_MESSAGES, "entries"), (parts, MAX_PARTS, "parts of contents")):
+    for count, most, what in ((len(messages), limits.max_messages, "entries"), (parts, limits.max_messages, "parts of contents")):
         if count > most:
             raise RequestError(f"messages takes at most {most} {what}, got {count}.", param="messages", code="invalid_value")
 
 
-def prompts(value: object, param: str, check_fits: Callable[[int, str], None]) -> list[str | list[int]]:
+def prompts(value: object, param: str, check_fits: Callable[[int, str], None], limits: Limits = DEFAULTS) -> list[str | list[int]]:
     """Return the prompts of a field that takes a string, token ids, or a list of either.
 
     ``check_fits`` is told the length of each prompt of ids before any of its ids is looked at.
-    Raises RequestError for anything else and for more than MAX_PROMPTS.
+    Raises RequestError for anything else and for more than max_prompts.
     """
     if isinstance(value, str):
         return [value]
@@ -176,8 +165,8 @@ def prompts(value: object, param: str, check_fits: Callable[[int, str], None]) -
     if not value:
         raise RequestError(f"{param} must not be empty.", param=param, code="invalid_value")
     items = [value] if type(value[0]) is int else value
-    if len(items) > MAX_PROMPTS:
-        raise RequestError(f"{param} takes at most {MAX_PROMPTS} prompts, got {len(items)}.", param=param, code="invalid_value")
+    if len(items) > limits.max_prompts:
+        raise RequestError(f"{param} takes at most {limits.max_prompts} prompts, got {len(items)}.", param=param, code="invalid_value")
     if all(isinstance(item, str) for item in items):
         return items
     for item in items:

@@ -46,7 +46,7 @@ def cache_routes(service: Service, components: dict[str, Any]) -> APIRouter:
     calls = service.engine.cache
 
     async def read(request: Request, kind: type[Any]) -> Any:
-        raw = await read_json(request, max_bytes=service.config.max_body_bytes)
+        raw = await read_json(request, service.config)
         service.require_ready()
         return typed(raw, kind)
 
@@ -63,7 +63,7 @@ def cache_routes(service: Service, components: dict[str, Any]) -> APIRouter:
         elif body.input_ids is not None:
             tokens = body.input_ids
         else:
-            asked = prompts(body.prompt, "prompt", service.engine.check_fits)
+            asked = prompts(body.prompt, "prompt", service.engine.check_fits, service.config)
             if len(asked) != 1:
                 raise RequestError("prompt must be one text or one list of token ids.", param="prompt", code="invalid_value")
             tokens = await service.engine.encode(asked[0]) if isinstance(asked[0], str) else asked[0]

@@ -63,7 +63,7 @@ async def open_chat(service: Service, raw: dict[str, Any], *, id_prefix: str = "
 
 async def _read(service: Service, raw: dict[str, Any]) -> _Asked:
     service.require_ready()
-    body, plan = chat_plan(raw, service.vocab_size)
+    body, plan = chat_plan(raw, service.vocab_size, service.config)
     check_model(body.model, service.model_names)
     options = chat_options(body)
     use = read_tools(service.engine.formats, body.tools, body.tool_choice, body.parallel_tool_calls, plan.sampling)

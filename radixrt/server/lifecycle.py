@@ -41,8 +41,7 @@ def check(config: ServerConfig) -> None:
     """Raise ConfigError for settings of the server that cannot work or should not."""
     if not 0 <= config.port <= 65535:
         raise ConfigError(f"--port must be in [0, 65535], got {config.port}")
-    if config.max_body_bytes < 1:
-        raise ConfigError(f"--max-body-bytes must be at least 1, got {config.max_body_bytes}")
+    config.check()
     if config.dp_size < 1:
         raise ConfigError(f"--dp-size must be at least 1, got {config.dp_size}")
     if config.dp_size > 1 and config.port == 0:

@@ -13,6 +13,7 @@ from starlette.responses import Response
 from radixrt.engine.native import Collected, TokenText, native_answer, parse_sampling
 from radixrt.engine.sessions import SessionParams
 from radixrt.errors import RequestError
+from radixrt.limits import DEFAULTS, Limits
 from radixrt.server import aside, bodies
 from radixrt.server.openai import body_schema, gone, json_response
 from radixrt.server.service import Service, new_id, numbered
@@ -57,7 +58,7 @@ class NativeBody(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def native_plans(
-    raw: dict[str, Any], vocab_size: int, check_fits: Callable[[int, str], None]
+    raw: dict[str, Any], vocab_size: int, check_fits: Callable[[int, str], None], limits: Limits = DEFAULTS
 ) -> tuple[NativeBody, list[str | list[int]], list[Plan], list[str]]:
     """Translate a body into prompts, plans and request ids, one of each a prompt.  Raises RequestError.
 
@@ -68,17 +69,17 @@ def native_plans(
     if (body.text is None) == (body.input_ids is None):
         raise RequestError("Give either text or input_ids.", param="text", code="invalid_value")
     param = "text" if body.text is not None else "input_ids"
-    prompts = bodies.prompts(body.text if param == "text" else body.input_ids, param, check_fits)
+    prompts = bodies.prompts(body.text if param == "text" else body.input_ids, param, check_fits, limits)
     if isinstance(prompts[0], str) != (param == "text"):
         raise RequestError(f"{param} must hold {'strings' if param == 'text' else 'token ids'}.", param=param, code="invalid_type")
     count = len(prompts)
     given = body.sampling_params
-    samplings = [_sampling(params, vocab_size) for params in _each("sampling_params", given, count)]
+    samplings = [_sampling(params, vocab_size, limits) for params in _each("sampling_params", given, count)]
     space = bodies.namespace(body.cache_salt, body.extra_key)
     wanted = _each("return_logprob", body.return_logprob, count)
     starts = _each("logprob_start_len", body.logprob_start_len, count)
     tops = _each("top_logprobs_num", body.top_logprobs_num, count)
-    ids = _token_ids(body.token_ids_logprob, count)
+    ids = _token_ids(body.token_ids_logprob, count, limits.max_logprob_ids)
     sessions = _each("session_params", body.session_params, count)
     plans = []
     for i in range(count):
@@ -97,15 +98,15 @@ def native_plans(
     return body, prompts, plans, _rids(body.rid, count)
 
 
-def _sampling(params: dict[str, Any] | None, vocab_size: int) -> SamplingParams:
+def _sampling(params: dict[str, Any] | None, vocab_size: int, limits: Limits) -> SamplingParams:
     params = params or {}
     bodies.refuse(params, _UNSUPPORTED_SAMPLING, prefix="sampling_params.")
     sampling = parse_sampling({name: value for name, value in params.items() if name not in _IGNORED_SAMPLING})
-    bodies.check_choices(sampling.n)
-    bodies.check_stop_tokens(sampling.stop_token_ids)
-    bodies.check_logit_bias(sampling.logit_bias)
+    bodies.check_choices(sampling.n, limits)
+    bodies.check_stop_tokens(sampling.stop_token_ids, limits)
+    bodies.check_logit_bias(sampling.logit_bias, limits)
     sampling.validate(vocab_size)
-    return msgspec.structs.replace(sampling, stop=bodies.check_stops(sampling.stop))
+    return msgspec.structs.replace(sampling, stop=bodies.check_stops(sampling.stop, limits=limits))
 
 
 def _each(name: str, value: Any, count: int) -> list[Any]:
@@ -117,15 +118,15 @@ def _each(name: str, value: Any, count: int) -> list[Any]:
     return value
 
 
-def _token_ids(value: Any, count: int) -> list[tuple[int, ...]]:
+def _token_ids(value: Any, count: int, most: int) -> list[tuple[int, ...]]:
     name = "token_ids_logprob"
     if not value:
         return [()] * count
     nested = isinstance(value, list) and all(isinstance(item, list) or item is None for item in value)
     rows = _each(name, value, count) if nested else [value] * count
     for row in rows:
-        if isinstance(row, list) and len(row) > bodies.MAX_LOGPROB_IDS:
-            raise RequestError(f"token_ids_logprob takes at most {bodies.MAX_LOGPROB_IDS} ids.", param=name, code="invalid_value")
+        if isinstance(row, list) and len(row) > most:
+            raise RequestError(f"token_ids_logprob takes at most {most} ids.", param=name, code="invalid_value")
         if row is not None and not (isinstance(row, list) and all(type(token) is int for token in row)):
             raise RequestError("token_ids_logprob must be token ids, or a list of them a prompt.", param=name, code="invalid_type")
         if row is not None and len(set(row)) < len(row):
@@ -189,9 +190,9 @@ def native_routes(service: Service, components: dict[str, Any]) -> APIRouter:
     @router.put("/generate", include_in_schema=False)
     @router.post("/generate", openapi_extra=body_schema(NativeBody, components), summary="Generate, in SGLang's form")
     async def generate(request: Request) -> Response:
-        raw = await bodies.read_json(request, max_bytes=service.config.max_body_bytes)
+        raw = await bodies.read_json(request, service.config)
         service.require_ready()
-        body, prompts, plans, ids = native_plans(raw, service.vocab_size, service.engine.check_fits)
+        body, prompts, plans, ids = native_plans(raw, service.vocab_size, service.engine.check_fits, service.config)
         started = time.monotonic()
         token_text = service.engine.tokenizer.token_text if body.return_text_in_logprobs else None
         param = "text" if body.text is not None else "input_ids"

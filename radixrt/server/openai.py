@@ -43,7 +43,7 @@ def openai_routes(service: Service, components: dict[str, Any]) -> APIRouter:
 
     @router.post("/v1/chat/completions", openapi_extra=body_schema(ChatBody, components), summary="Create a chat completion")
     async def chat(request: Request) -> Response:
-        raw = await read_json(request, max_bytes=service.config.max_body_bytes)
+        raw = await read_json(request, service.config)
         created = int(time.time())
         if raw.get("stream"):
             turn = await open_chat(service, raw)
@@ -67,11 +67,11 @@ def openai_routes(service: Service, components: dict[str, Any]) -> APIRouter:
 
     @router.post("/v1/completions", openapi_extra=body_schema(CompletionBody, components), summary="Create a text completion")
     async def completions(request: Request) -> Response:
-        raw = await read_json(request, max_bytes=service.config.max_body_bytes)
+        raw = await read_json(request, service.config)
         service.require_ready()
-        body, plan = completion_plan(raw, service.vocab_size)
+        body, plan = completion_plan(raw, service.vocab_size, service.config)
         check_model(body.model, service.model_names)
-        asked = prompts(body.prompt, "prompt", service.engine.check_fits)
+        asked = prompts(body.prompt, "prompt", service.engine.check_fits, service.config)
         created = int(time.time())
         id = plan.rid or new_id("cmpl")
 

@@ -179,7 +179,7 @@ def operations_routes(service: Service, components: dict[str, Any]) -> APIRouter
 
     @router.post("/abort_request", openapi_extra=body_schema(AbortBody, components), summary="End requests early")
     async def abort_request(request: Request) -> Response:
-        body = typed(await read_json(request, max_bytes=service.config.max_body_bytes), AbortBody)
+        body = typed(await read_json(request, service.config), AbortBody)
         if body.abort_all:
             return json_response({"aborted": await engine.abort_all()})
         rid = check_rid(body.rid)
@@ -189,7 +189,7 @@ def operations_routes(service: Service, components: dict[str, Any]) -> APIRouter
 
     @router.post("/pause_generation", openapi_extra=body_schema(PauseBody, components), summary="Compute nothing until told to go on")
     async def pause_generation(request: Request) -> Response:
-        body = typed(await read_json(request, max_bytes=service.config.max_body_bytes), PauseBody)
+        body = typed(await read_json(request, service.config), PauseBody)
         service.require_ready()
         await engine.pause(body.mode)
         return json_response({"message": "Generation paused.", "status": "ok"})

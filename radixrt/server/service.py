@@ -71,7 +71,7 @@ class Service:
         for plan, ids in zip(plans, tokens, strict=True):
             if plan.logprobs is not None:
                 plan.logprobs.validate(self.vocab_size, len(ids))
-        plans = bounded(plans, [len(ids) for ids in tokens], self.engine.max_tokens, logprobs_param)
+        plans = bounded(plans, [len(ids) for ids in tokens], self.engine.max_tokens, logprobs_param, self.config)
         streams: list[RequestStream] = []
         try:
             for ids, plan, rid in zip(tokens, plans, rids, strict=True):

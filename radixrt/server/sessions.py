@@ -30,7 +30,7 @@ def session_routes(service: Service, components: dict[str, Any]) -> APIRouter:
     router = APIRouter(tags=["sessions"])
 
     async def read(request: Request, kind: type[Any]) -> Any:
-        raw = await read_json(request, max_bytes=service.config.max_body_bytes)
+        raw = await read_json(request, service.config)
         service.require_ready()
         return typed(raw, kind)
 

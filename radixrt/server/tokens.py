@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from radixrt.engine.prompts import check_prompt
 from radixrt.errors import RequestError
-from radixrt.server.bodies import MAX_PROMPTS, read_json, typed
+from radixrt.server.bodies import read_json, typed
 from radixrt.server.openai import body_schema, json_response
 from radixrt.server.service import Service
 from radixrt.server.translate import check_model
@@ -42,7 +42,7 @@ def token_routes(service: Service, components: dict[str, Any]) -> APIRouter:
     engine = service.engine
 
     async def read(request: Request, kind: type[Any]) -> Any:
-        raw = await read_json(request, max_bytes=service.config.max_body_bytes)
+        raw = await read_json(request, service.config)
         service.require_ready()
         body = typed(raw, kind)
         check_model(body.model, service.model_names)
@@ -59,8 +59,8 @@ def token_routes(service: Service, components: dict[str, Any]) -> APIRouter:
             found = [await engine.encode_chat(body.messages, **options)]
         else:
             texts = [body.prompt] if isinstance(body.prompt, str) else body.prompt or []
-            if len(texts) > MAX_PROMPTS:
-                raise RequestError(f"prompt takes at most {MAX_PROMPTS} texts, got {len(texts)}.", param="prompt", code="invalid_value")
+            if len(texts) > (most := service.config.max_prompts):
+                raise RequestError(f"prompt takes at most {most} texts, got {len(texts)}.", param="prompt", code="invalid_value")
             found = [await engine.encode(text, add_special_tokens=body.add_special_tokens) for text in texts]
         one = not isinstance(body.prompt, list)
         answer: dict[str, Any] = {
@@ -80,8 +80,8 @@ def token_routes(service: Service, components: dict[str, Any]) -> APIRouter:
         ids = [item for item in body.tokens if isinstance(item, int)]
         if lists and ids:
             raise RequestError("tokens must hold only ids or only lists of ids.", param="tokens", code="invalid_type")
-        if len(lists) > MAX_PROMPTS:
-            raise RequestError(f"tokens takes at most {MAX_PROMPTS} lists, got {len(lists)}.", param="tokens", code="invalid_value")
+        if len(lists) > (most := service.config.max_prompts):
+            raise RequestError(f"tokens takes at most {most} lists, got {len(lists)}.", param="tokens", code="invalid_value")
         texts = []
         for tokens in lists or [ids]:
             if tokens:

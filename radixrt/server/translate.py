@@ -15,6 +15,7 @@ from radixrt import samplers
 from radixrt.engine.sessions import SessionParams
 from radixrt.errors import InvalidSampling, RequestError, UnknownModel
 from radixrt.grammar import spellings
+from radixrt.limits import DEFAULTS, Limits
 from radixrt.server import bodies
 from radixrt.server.problems import excerpt
 from radixrt.types import MAX_TOP_LOGPROBS, LogprobOptions, Namespace, SamplingParams
@@ -160,21 +161,21 @@ class Plan:
     routing_key: str = ""
 
 
-def chat_plan(raw: dict[str, Any], vocab_size: int) -> tuple[ChatBody, Plan]:
+def chat_plan(raw: dict[str, Any], vocab_size: int, limits: Limits = DEFAULTS) -> tuple[ChatBody, Plan]:
     """Translate a chat body.  Raises RequestError."""
     bodies.refuse(raw, _UNSUPPORTED_IN_CHAT)
     body = bodies.typed(raw, ChatBody)
-    bodies.check_messages(body.messages)
+    bodies.check_messages(body.messages, limits)
     if body.modalities and body.modalities != ["text"]:
         raise RequestError("modalities other than text are not supported.", param="modalities", code="unsupported_parameter")
     limit = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
     if body.top_logprobs and not body.logprobs:
         raise RequestError("top_logprobs needs logprobs: true.", param="top_logprobs", code="invalid_value")
     logprobs = LogprobOptions(top=body.top_logprobs or 0) if body.logprobs else None
-    return body, _plan(body, getattr(body, limit), limit, logprobs, vocab_size)
+    return body, _plan(body, getattr(body, limit), limit, logprobs, vocab_size, limits)
 
 
-def completion_plan(raw: dict[str, Any], vocab_size: int) -> tuple[CompletionBody, Plan]:
+def completion_plan(raw: dict[str, Any], vocab_size: int, limits: Limits = DEFAULTS) -> tuple[CompletionBody, Plan]:
     """Translate a text-completion body.  Raises RequestError."""
     bodies.refuse(raw, _UNSUPPORTED_IN_COMPLETIONS)
     body = bodies.typed(raw, CompletionBody)
@@ -186,11 +187,11 @@ def completion_plan(raw: dict[str, Any], vocab_size: int) -> tuple[CompletionBod
         raise RequestError("echo with logprobs cannot be streamed.", param="echo", code="unsupported_parameter")
     logprobs = None if body.logprobs is None else LogprobOptions(start_len=0 if body.echo else -1, top=body.logprobs)
     limit = COMPLETION_MAX_TOKENS if body.max_tokens is None else body.max_tokens
-    return body, _plan(body, limit, "max_tokens", logprobs, vocab_size)
+    return body, _plan(body, limit, "max_tokens", logprobs, vocab_size, limits)
 
 
-def bounded(plans: Sequence[Plan], lengths: Sequence[int], max_tokens: int, param: str) -> list[Plan]:
-    """Hold the logprobs that the plans of one body may report to MAX_LOGPROB_ENTRIES in all.
+def bounded(plans: Sequence[Plan], lengths: Sequence[int], max_tokens: int, param: str, limits: Limits = DEFAULTS) -> list[Plan]:
+    """Hold the logprobs that the plans of one body may report to max_logprob_entries in all.
 
     What is asked for counts: prompt positions, and output positions up to ``max_new_tokens``.  Answers as long as the
     context allows become as long as the bound allows too.
@@ -212,11 +213,11 @@ def bounded(plans: Sequence[Plan], lengths: Sequence[int], max_tokens: int, para
             unlimited += width
         else:
             asked += min(sampling.max_new_tokens, max(0, max_tokens - length)) * width
-    left = bodies.MAX_LOGPROB_ENTRIES - asked
+    left = limits.max_logprob_entries - asked
     if left < unlimited or left < 0:
         raise RequestError(
             f"The logprobs asked for are at least {asked + unlimited} over all prompts and choices; a request may have at most "
-            f"{bodies.MAX_LOGPROB_ENTRIES}. Ask for fewer alternatives, positions or choices, or send several requests.",
+            f"{limits.max_logprob_entries}. Ask for fewer alternatives, positions or choices, or send several requests.",
             param=param, code="too_many_logprobs",
         )
     if not unlimited:
@@ -253,7 +254,9 @@ def check_model(model: str | None, served: tuple[str, ...]) -> None:
         raise UnknownModel(f"The model {excerpt(model)!r} does not exist; this server serves {served[0]!r}.", param="model")
 
 
-def _plan(body: CommonBody, max_tokens: int | None, limit_name: str, logprobs: LogprobOptions | None, vocab_size: int) -> Plan:
+def _plan(
+    body: CommonBody, max_tokens: int | None, limit_name: str, logprobs: LogprobOptions | None, vocab_size: int, limits: Limits
+) -> Plan:
     given: dict[str, Any] = {
         "temperature": body.temperature, "top_p": body.top_p, "top_k": body.top_k, "min_p": body.min_p,
         "frequency_penalty": body.frequency_penalty, "presence_penalty": body.presence_penalty,
@@ -263,10 +266,10 @@ def _plan(body: CommonBody, max_tokens: int | None, limit_name: str, logprobs: L
     }
     sampling = SamplingParams(
         max_new_tokens=max_tokens,
-        stop=bodies.check_stops(body.stop),
-        stop_token_ids=bodies.check_stop_tokens(body.stop_token_ids),
-        logit_bias=bodies.check_logit_bias(body.logit_bias),
-        n=bodies.check_choices(body.n),
+        stop=bodies.check_stops(body.stop, limits=limits),
+        stop_token_ids=bodies.check_stop_tokens(body.stop_token_ids, limits),
+        logit_bias=bodies.check_logit_bias(body.logit_bias, limits),
+        n=bodies.check_choices(body.n, limits),
         grammar=spellings.constraint({name: getattr(body, name) for name in ConstraintFields.__struct_fields__}),
         chain=samplers.chain({name: getattr(body, name) for name in samplers.NAMES}),
         **{name: value for name, value in given.items() if value is not None},

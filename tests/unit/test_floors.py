@@ -18,7 +18,8 @@ SOURCES = {
     for path in sorted((base / package).rglob("*.py"))
 }
 
-F1 = "radixrt.types radixrt.samplers radixrt.errors radixrt.config radixrt.gguf_header radixrt.processes radixrt_kernels"
+SMALL = "radixrt.samplers radixrt.limits radixrt.options"
+F1 = f"{SMALL} radixrt.types radixrt.errors radixrt.config radixrt.gguf_header radixrt.processes radixrt_kernels"
 F3 = f"{F1} radixrt.cache radixrt.grammar radixrt.text radixrt.batch"
 F5 = f"{F3} radixrt.attention radixrt.models radixrt.weights radixrt.runner radixrt.schedule"
 MAY_IMPORT = {  # besides itself
@@ -26,7 +27,9 @@ MAY_IMPORT = {  # besides itself
     "radixrt.errors": "",
     "radixrt.samplers": "radixrt.errors",
     "radixrt.types": "radixrt.errors radixrt.samplers",
-    "radixrt.config": "radixrt.errors radixrt.types radixrt_kernels",
+    "radixrt.options": "",
+    "radixrt.limits": "radixrt.errors radixrt.options",
+    "radixrt.config": "radixrt.errors radixrt.types radixrt.limits radixrt.options radixrt_kernels",
     "radixrt.processes": "",
     "radixrt.gguf_header": "radixrt.errors",
     "radixrt.cache": F1,

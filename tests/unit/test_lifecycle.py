@@ -23,6 +23,9 @@ from radixrt.server.lifecycle import bind, check
         ({"port": -1}, "--port"),
         ({"max_body_bytes": 0}, "--max-body-bytes"),
         ({"drain_timeout": -1.0}, "--drain-timeout"),
+        ({"max_choices": 0}, "--max-choices"),
+        ({"body_timeout": 0.0}, "--body-timeout"),
+        ({"body_timeout": float("nan")}, "--body-timeout"),
     ],
     ids=str,
 )

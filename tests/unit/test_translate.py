@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from radixrt.errors import InvalidSampling, PromptTooLong, RequestError, UnknownModel
+from radixrt.limits import Limits
 from radixrt.samplers import ChainParams
 from radixrt.server import bodies
 from radixrt.server.native import native_plans
@@ -47,6 +48,31 @@ def test_defaults_are_openais() -> None:
 def test_chat_fields_reach_the_sampling_parameters(extra: dict[str, Any], expected: dict[str, Any]) -> None:
     defaults = {"max_new_tokens": None}
     assert chat_plan(CHAT | extra, VOCAB)[1].sampling == SamplingParams(**(defaults | expected))
+
+
+@pytest.mark.parametrize(
+    ("limits", "fields"),
+    [
+        (Limits(max_choices=2), {"n": 3}), (Limits(max_stops=2), {"stop": ["a", "b", "c"]}), (Limits(max_stop_chars=3), {"stop": "long"}),
+        (Limits(max_stop_tokens=1), {"stop_token_ids": [1, 2]}), (Limits(max_logit_bias=1), {"logit_bias": {"1": 1, "2": 1}}),
+    ],
+)  # fmt: skip
+def test_limits_hold_on_every_route_and_are_those_of_the_server(limits: Limits, fields: dict[str, Any]) -> None:
+    routes = (
+        lambda given: chat_plan(CHAT | fields, VOCAB, *given), lambda given: completion_plan(TEXT | fields, VOCAB, *given),
+        lambda given: native_plans({"text": "hi", "sampling_params": fields}, VOCAB, fits, *given),
+    )
+    for route in routes:
+        route(())
+        with pytest.raises(InvalidSampling):
+            route((limits,))
+
+
+def test_prompts_and_messages_are_limited_too() -> None:
+    with pytest.raises(RequestError, match="at most 1 prompts"):
+        bodies.prompts(["a", "b"], "prompt", fits, Limits(max_prompts=1))
+    with pytest.raises(RequestError, match="at most 1 entries"):
+        chat_plan({"messages": CHAT["messages"] * 2}, VOCAB, Limits(max_messages=1))
 
 
 def test_the_sampler_chain_is_the_same_on_every_route() -> None:
@@ -178,24 +204,24 @@ def plan(num_new: int | None, *, n: int = 1, logprobs: LogprobOptions | None) ->
     ids=str,
 )  # fmt: skip
 def test_logprobs_are_bounded_over_prompts_and_choices(
-    monkeypatch: pytest.MonkeyPatch, options: LogprobOptions | None, n: int, num_new: int, entries: int
+    options: LogprobOptions | None, n: int, num_new: int, entries: int
 ) -> None:
     plans = [plan(num_new, n=n, logprobs=options), plan(5, n=16, logprobs=None), plan(1, logprobs=LogprobOptions())]
-    monkeypatch.setattr(bodies, "MAX_LOGPROB_ENTRIES", entries + 1)
-    assert bounded(plans, [100] * 3, 1000, "logprobs") == plans
-    monkeypatch.setattr(bodies, "MAX_LOGPROB_ENTRIES", entries)
+    limits = Limits(max_logprob_entries=entries + 1)
+    assert bounded(plans, [100] * 3, 1000, "logprobs", limits) == plans
+    limits = Limits(max_logprob_entries=entries)
     with pytest.raises(RequestError) as error:
-        bounded(plans, [100] * 3, 1000, "logprobs")
+        bounded(plans, [100] * 3, 1000, "logprobs", limits)
     assert (error.value.param, error.value.code) == ("logprobs", "too_many_logprobs")
 
 
-def test_answers_of_no_given_length_share_what_the_bound_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answers_of_no_given_length_share_what_the_bound_leaves() -> None:
     plans = [plan(None, n=2, logprobs=LogprobOptions(top=1)), plan(None, logprobs=None), plan(20, logprobs=LogprobOptions())]
-    monkeypatch.setattr(bodies, "MAX_LOGPROB_ENTRIES", 61)
-    assert [item.sampling.max_new_tokens for item in bounded(plans, [100] * 3, 1000, "logprobs")] == [10, None, 20]
-    monkeypatch.setattr(bodies, "MAX_LOGPROB_ENTRIES", 23)
+    limits = Limits(max_logprob_entries=61)
+    assert [item.sampling.max_new_tokens for item in bounded(plans, [100] * 3, 1000, "logprobs", limits)] == [10, None, 20]
+    limits = Limits(max_logprob_entries=23)
     with pytest.raises(RequestError):
-        bounded(plans, [100] * 3, 1000, "logprobs")
+        bounded(plans, [100] * 3, 1000, "logprobs", limits)
 
 
 def test_native_options_are_spread_over_the_prompts() -> None:

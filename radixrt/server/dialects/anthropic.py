@@ -44,7 +44,7 @@ def anthropic_routes(service: Service, components: dict[str, Any]) -> APIRouter:
 
     @router.post("/v1/messages", openapi_extra=body_schema(MessagesBody, components), summary="Create a message")
     async def messages(request: Request) -> Response:
-        raw = await read_json(request, max_bytes=service.config.max_body_bytes)
+        raw = await read_json(request, service.config)
         service.require_ready()
         body = read_body(raw)
         chat, rules = chat_body(raw, body, steady=steady)
@@ -64,7 +64,7 @@ def anthropic_routes(service: Service, components: dict[str, Any]) -> APIRouter:
 
     @router.post("/v1/messages/count_tokens", openapi_extra=body_schema(MessagesBody, components), summary="Count a prompt's tokens")
     async def count_tokens(request: Request) -> Response:
-        raw = await read_json(request, max_bytes=service.config.max_body_bytes)
+        raw = await read_json(request, service.config)
         service.require_ready()
         body = read_body(raw, counts_only=True)
         chat, _ = chat_body(raw, body, steady=steady)

@@ -47,7 +47,7 @@ def ollama_routes(service: Service, components: dict[str, Any]) -> APIRouter:
 
     @router.post("/api/chat", openapi_extra=body_schema(OllamaChatBody, components), summary="Answer a conversation")
     async def chat(request: Request) -> Response:
-        raw = await read_json(request, max_bytes=service.config.max_body_bytes)
+        raw = await read_json(request, service.config)
         service.require_ready()
         body, chat = chat_body(raw)
         if not body.messages:
@@ -58,7 +58,7 @@ def ollama_routes(service: Service, components: dict[str, Any]) -> APIRouter:
 
     @router.post("/api/generate", openapi_extra=body_schema(OllamaGenerateBody, components), summary="Complete a prompt")
     async def generate(request: Request) -> Response:
-        raw = await read_json(request, max_bytes=service.config.max_body_bytes)
+        raw = await read_json(request, service.config)
         service.require_ready()
         body, chat = generate_body(raw)
         if not body.prompt:
@@ -67,7 +67,7 @@ def ollama_routes(service: Service, components: dict[str, Any]) -> APIRouter:
         if not body.raw:
             turn = await open_chat(service, chat)
             return await respond(request, body, turn.outputs, turn.choices[0], chat=False)
-        completion, plan = completion_plan(chat, service.vocab_size)
+        completion, plan = completion_plan(chat, service.vocab_size, service.config)
         check_model(completion.model, service.model_names)
         outputs = await service.submit([body.prompt], [plan], [new_id("cmpl")], param="prompt")
         return await respond(request, body, outputs, Choice(), chat=False)
@@ -97,7 +97,7 @@ def ollama_routes(service: Service, components: dict[str, Any]) -> APIRouter:
 
     @router.post("/api/show", openapi_extra=body_schema(OllamaBody, components), summary="Describe a model")
     async def show(request: Request) -> Response:
-        raw = await read_json(request, max_bytes=service.config.max_body_bytes)
+        raw = await read_json(request, service.config)
         service.require_known()
         raw.setdefault("model", raw.get("name"))
         body = typed(raw, OllamaBody)

@@ -33,7 +33,7 @@ def responses_routes(service: Service, components: dict[str, Any]) -> APIRouter:
 
     @router.post("/v1/responses", openapi_extra=body_schema(ResponsesBody, components), summary="Create a response")
     async def create(request: Request) -> Response:
-        raw = await read_json(request, max_bytes=service.config.max_body_bytes)
+        raw = await read_json(request, service.config)
         service.require_ready()
         body = read_body(raw)
         history = [] if body.previous_response_id is None else list(stored(body.previous_response_id).messages)
