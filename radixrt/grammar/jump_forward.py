@@ -39,14 +39,16 @@ def draft_tokens(
     tokens = _cut(vocabulary, recent_tokens, forced) if forced else []
     kept: list[int] = []
     rest = len(forced)
-    for i, token in enumerate(tokens[:max_tokens]):
-        reaches_end = len(tokens) - i <= UNSTABLE_TOKENS
-        if (reaches_end and _is_open(state, vocabulary, forced[len(forced) - rest :])) or not state.accept(token):
-            break
-        kept.append(token)
-        rest -= len(vocabulary.bytes_of(token) or b"")
-    if kept:
-        state.rollback(len(kept))
+    try:
+        for i, token in enumerate(tokens[:max_tokens]):
+            reaches_end = len(tokens) - i <= UNSTABLE_TOKENS
+            if (reaches_end and _is_open(state, vocabulary, forced[len(forced) - rest :])) or not state.accept(token):
+                break
+            kept.append(token)
+            rest -= len(vocabulary.bytes_of(token) or b"")
+    finally:
+        if kept:
+            state.rollback(len(kept))
     return kept
 
 

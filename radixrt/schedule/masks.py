@@ -12,6 +12,7 @@ from radixrt.errors import GrammarError, InternalError
 from radixrt.grammar.bitmask import allow_all
 from radixrt.schedule.request import Request
 from radixrt.schedule.step import Counters, ScheduledRow, ScheduledStep
+from radixrt.schedule.verify import BROKE
 
 logger = logging.getLogger(__name__)
 
@@ -51,28 +52,35 @@ def _fill(masks: np.ndarray, row: ScheduledRow) -> int:
     own position is masked, and what follows it will be void.  Returns how many were filled."""
     request = row.request
     assert request.grammar is not None
-    accepted = filled = 0
-    for i, position in enumerate(range(row.sample_from, row.end + 1)):
-        if position < request.num_verified:
-            continue
-        filled += 1
-        try:
-            request.grammar.fill_mask(masks[i])
-        except GrammarError as error:  # over the limits of its engine: the request ends where nothing may be sampled
-            request.fault = error
-        except Exception:
-            logger.exception("the mask of request %d could not be filled", request.uid)
-            request.fault = InternalError("the grammar broke")
-        if request.fault is not None:
-            masks[i] = 0
-            break
-        if position < request.num_prompt + request.sampling.min_new_tokens:
-            _forbid_stops(masks[i], request)
-        if position >= len(request.tokens) or not request.grammar.accept(request.tokens[position]):
-            break
-        accepted += 1
-    if accepted:
-        request.grammar.rollback(accepted)
+    if request.fault is not None:  # it broke before
+        masks[:] = 0
+        return 0
+    accepted = filled = at = 0
+    try:
+        for at, position in enumerate(range(row.sample_from, row.end + 1)):
+            if position < request.num_verified:
+                continue
+            filled += 1
+            request.grammar.fill_mask(masks[at])
+            if position < request.num_prompt + request.sampling.min_new_tokens:
+                _forbid_stops(masks[at], request)
+            if position >= len(request.tokens) or not request.grammar.accept(request.tokens[position]):
+                break
+            accepted += 1
+    except GrammarError as error:  # over the limits of its engine: the request ends where nothing may be sampled
+        request.fault = error
+        masks[at] = 0
+    except Exception:
+        logger.exception("the mask of request %d could not be filled", request.uid)
+        request.fault = InternalError(BROKE)
+        masks[at] = 0
+    try:
+        if accepted:
+            request.grammar.rollback(accepted)
+    except Exception:
+        logger.exception("the grammar of request %d could not go back", request.uid)
+        request.fault = InternalError(BROKE)
+        masks[:] = 0
     return filled
 
 

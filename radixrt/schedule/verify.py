@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from radixrt.cache.prefix_cache import PrefixCache
-from radixrt.errors import GrammarError
+from radixrt.errors import GrammarError, InternalError
 from radixrt.grammar.base import GrammarState
 from radixrt.schedule.backoff import draft_cost
 from radixrt.schedule.drafter import Drafter
@@ -16,6 +16,9 @@ from radixrt.schedule.step import Counters, RowResult, ScheduledRow
 from radixrt.types import Finish, FinishReason, TokenLogprob
 
 logger = logging.getLogger(__name__)
+
+BROKE = "the grammar broke"
+"""The message of an answer whose grammar raised what it should not."""
 
 
 class Verified(NamedTuple):
@@ -88,7 +91,7 @@ class Verifier:
             if result.logprobs is not None:
                 logprobs.append(result.logprobs[i])
             if finish is None and request.num_verified >= request.max_length:
-                accepting = request.grammar is not None and request.grammar.is_accepting()
+                accepting = request.grammar is not None and _is_accepting(request.grammar)
                 finish = Finish(FinishReason.LENGTH, closed=accepting, whole=accepting)
             if refuted:
                 break
@@ -105,13 +108,18 @@ class Verifier:
             request.tokens.append(token)
         request.num_verified = position + 1
         self._counters.generated_tokens += 1
-        if request.grammar is not None and not request.grammar.accept(token):
-            return Finish(FinishReason.ABORT, message="the grammar rejected a sampled token", status=500)
+        is_finished = False
+        if request.grammar is not None:
+            try:
+                if not request.grammar.accept(token):
+                    return Finish(FinishReason.ABORT, message="the grammar rejected a sampled token", status=500)
+                is_finished = request.grammar.is_finished()
+            except Exception:  # one answer is lost, and not those of the whole step
+                logger.exception("the grammar of request %d broke", request.uid)
+                return Finish(FinishReason.ABORT, message=BROKE, status=500)
         if token in request.stop_ids:
             return Finish(FinishReason.STOP, matched=token)
-        if request.grammar is not None and request.grammar.is_finished():
-            return Finish(FinishReason.STOP)
-        return None
+        return Finish(FinishReason.STOP) if is_finished else None
 
     def _close(self, request: Request, token: int) -> Sequence[int] | None:
         """Put the way to an end in the place of the newest token if none fits behind it; returns that way, or None."""
@@ -152,21 +160,30 @@ class Verifier:
             return
         drafts: Sequence[int] = ()
         if request.grammar is not None:
-            drafts = self._forced(request.grammar, room) if self.jump_forward else ()
+            drafts = self._forced(request, request.grammar, room) if self.jump_forward else ()
         elif self.drafter is not None:
             drafts = self.drafter.draft(request.tokens, room)
         request.tokens.extend(drafts[:room])
         self._counters.drafted_tokens += len(drafts[:room])
 
     @staticmethod
-    def _forced(grammar: GrammarState, room: int) -> Sequence[int]:
+    def _forced(request: Request, grammar: GrammarState, room: int) -> Sequence[int]:
         try:
             return grammar.draft(room)
         except GrammarError:  # over the limits of its engine; if it stays so, the mask says it
             return ()
-        except Exception:
-            logger.exception("a grammar could not draft")
+        except Exception:  # it may not have come back to where it was
+            logger.exception("the grammar of request %d could not draft", request.uid)
+            request.fault = InternalError(BROKE)
             return ()
+
+
+def _is_accepting(grammar: GrammarState) -> bool:
+    try:
+        return grammar.is_accepting()
+    except Exception:  # the text is cut off here either way
+        logger.exception("a grammar does not know whether its text may end")
+        return False
 
 
 def _nothing_sampled(request: Request) -> Finish:

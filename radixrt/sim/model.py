@@ -39,9 +39,11 @@ class HashModel:
         return int(np.dot(stored, self.weight_array[: len(stored)])) & _MASK
 
     def choose(self, context: int, seed: int, allowed: Sequence[int] | None = None) -> int:
-        """Return the token that follows a context."""
+        """Return the token that follows a context; -1 where none is allowed."""
         noise = mix(context ^ (seed * 0xD1342543DE82EF95 & _MASK))
-        return allowed[noise % len(allowed)] if allowed is not None else noise % VOCAB_SIZE
+        if allowed is None:
+            return noise % VOCAB_SIZE
+        return allowed[noise % len(allowed)] if allowed else -1
 
     def score(self, context: int, token: int) -> float:
         """Return what stands for the logprob of a token after a context."""

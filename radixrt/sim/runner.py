@@ -122,7 +122,7 @@ class SimulatedStep:
                 tokens = [model.choose(context, request.seed, allowed_by(word)) for context, word in zip(sampled, words, strict=True)]
             at += num_samples
             if num_samples:
-                self._runner.last_tokens[row.row] = tokens[-1]
+                self._runner.last_tokens[row.row] = max(tokens[-1], 0)
                 if self._runner.faults.strikes("logits"):
                     tokens[0] = -1
             self._results.append(self._result(row, contexts, sampled, tokens))

@@ -320,6 +320,30 @@ def test_a_grammar_over_its_limits_ends_its_request_alone(make_core: MakeCore, m
     assert answers[2].finish is not None and answers[2].finish.status is None
 
 
+@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize("method", ["accept", "rollback", "fill_mask", "is_finished", "is_accepting", "draft", "close"])
+def test_a_grammar_that_breaks_ends_its_request_alone(
+    make_core: MakeCore, monkeypatch: pytest.MonkeyPatch, method: str, overlap: bool
+) -> None:
+    from text_grammar import TextState
+
+    whole, others = getattr(TextState, method), [ask(2, choose(NESTED)), ask(3, None)]
+    alone = drain(make_core(), others)
+
+    def broken(self: TextState, *args: Any) -> Any:
+        if 97 in self.tokens and len(self.tokens) >= 2:
+            raise RuntimeError("as asked")
+        return whole(self, *args)
+
+    monkeypatch.setattr(TextState, method, broken)
+    answers = drain(make_core(overlap=overlap), [ask(1, choose(CHAINS), max_new_tokens=12), *others])
+    assert [answers[uid].tokens for uid in (2, 3)] == [alone[uid].tokens for uid in (2, 3)]
+    if method in ("close", "is_accepting"):  # nothing that must be known
+        assert answers[1].finish is not None and answers[1].finish.status is None
+    else:
+        assert answers[1].finish == Finish(FinishReason.ABORT, message="the grammar broke", status=500)
+
+
 def test_masks_of_a_step_lie_in_one_piece_of_memory(make_core: MakeCore) -> None:
     core = make_core(overlap=False)
     arena = core._loop._runner.masks  # type: ignore[attr-defined]
