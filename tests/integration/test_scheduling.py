@@ -190,6 +190,19 @@ def test_preemption_needs_more_than_the_threshold(priority: int, preempts: bool,
     assert all(len(tokens) == 20 for tokens in drive.tokens.values())
 
 
+def test_who_was_preempted_does_not_come_back_in_the_same_pass() -> None:
+    drive = Drive(num_slots=60, priorities=Priorities(preemption=0))
+    drive.add(0, [1] * 19, 15)
+    drive.add(1, [2] * 13, 13)
+    drive.step()
+    drive.add(2, [3] * 19, 14, priority=20)
+    assert [row.request.uid for row in drive.step().rows] == [2], "the newest did not hold enough, so both have made way"
+    assert drive.scheduler.counters.preemptions == 2
+    assert 1 in [row.request.uid for row in drive.step().rows], "there is room for it beside the other"
+    drive.drain()
+    assert all(not request.lease and drive.finished[uid].status is None for uid, request in drive.requests.items())
+
+
 def test_nobody_is_preempted_in_vain() -> None:
     drive = Drive(num_slots=100, priorities=Priorities(preemption=0))
     drive.add(0, [1] * 50, 20, priority=9)

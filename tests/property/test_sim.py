@@ -28,7 +28,7 @@ from radixrt.sim.search import explore, live, quiet, replay, shrink
 from radixrt.sim.world import Tally, World
 from radixrt.types import Finish, FinishReason, TokenOutput
 
-CI_STEPS = 40_000  # half a minute at most; `python -m radixrt.sim` lives as many as wanted
+CI_STEPS = 80_000  # some 40 s of CPU; `python -m radixrt.sim` lives as many as wanted
 NOTICED_WITHIN = 20_000
 
 
