@@ -83,6 +83,9 @@ class FaultyTree:
     def __init__(self, tree: Tree, faults: Faults) -> None:
         self._tree = tree
         self._faults = faults
+        for name in vars(Tree):
+            if not name.startswith("_") and name != "insert":
+                setattr(self, name, getattr(tree, name))  # a call costs what it costs without faults
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._tree, name)

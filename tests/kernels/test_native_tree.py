@@ -28,7 +28,8 @@ def ids(*values: int) -> array[int]:
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")
 def test_random_operations_under_sanitizers_agree_with_a_map(tmp_path: Path) -> None:
-    sources = [CSRC / "tests" / "radix_tree_test.cpp", CSRC / "radixrt" / "radix_tree.cpp", CSRC / "radixrt" / "watchers.cpp"]
+    tree = sorted((CSRC / "radixrt").glob("radix_tree*.cpp"))
+    sources = [CSRC / "tests" / "radix_tree_test.cpp", *tree, CSRC / "radixrt" / "watchers.cpp"]
     flags = ["-std=c++20", "-O1", "-Wall", "-Wextra", "-Werror", f"-I{CSRC}"]
     sanitizers = ["-fsanitize=address"]
     probe = tmp_path / "probe.cpp"

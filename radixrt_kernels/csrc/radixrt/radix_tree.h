@@ -24,6 +24,12 @@ struct InvariantError : std::logic_error {
     using std::logic_error::logic_error;
 };
 
+inline void require(bool holds, const char *message) {
+    if (!holds) {
+        throw InvariantError(message);
+    }
+}
+
 struct Match {
     NodeIndex node;
     std::size_t length;
