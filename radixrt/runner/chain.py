@@ -139,7 +139,10 @@ def _top_p(x: Tensor, values: Values, _: Tensor) -> Tensor:
 
 def _min_p(x: Tensor, values: Values, _: Tensor) -> Tensor:
     """Keep tokens that are at least min_p times as likely as the likeliest."""
-    return _kept(x, x - x.amax(dim=-1, keepdim=True) >= values["min_p"].log()[:, None])
+    min_p = values["min_p"]
+    if not bool((min_p > 0).any()):
+        return x
+    return _kept(x, x - x.amax(dim=-1, keepdim=True) >= min_p.log()[:, None])
 
 
 def _xtc(x: Tensor, values: Values, chance: Tensor) -> Tensor:
