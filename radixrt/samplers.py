@@ -34,16 +34,16 @@ SAMPLERS = {
             "dry_multiplier": 0.0, "dry_base": 1.75, "dry_allowed_length": 2, "dry_penalty_last_n": -1,
             "dry_sequence_breakers": '"\\n", ":", "\\"", "*"',
         },
-        "p-e-w 2024, text-generation-webui #5677",
+        "text-generation-webui, pull request 5677 (2024)",
     ),
     "top_n_sigma": Sampler({"top_n_sigma": -1.0}, "Tang et al. 2024, Top-n-sigma: Not All Logits Are You Need"),
     "top_k": Sampler({"top_k": -1}, "Fan et al. 2018, Hierarchical Neural Story Generation"),
     "typ_p": Sampler({"typical_p": 1.0}, "Meister et al. 2022, Locally Typical Sampling"),
     "top_p": Sampler({"top_p": 1.0}, "Holtzman et al. 2019, The Curious Case of Neural Text Degeneration"),
     "min_p": Sampler({"min_p": 0.0}, "Nguyen et al. 2024, Turning Up the Heat: Min-p Sampling"),
-    "xtc": Sampler({"xtc_probability": 0.0, "xtc_threshold": 0.1}, "p-e-w 2024, text-generation-webui #6335"),
+    "xtc": Sampler({"xtc_probability": 0.0, "xtc_threshold": 0.1}, "text-generation-webui, pull request 6335 (2024)"),
     "temperature": Sampler(
-        {"temperature": 1.0, "dynatemp_range": 0.0, "dynatemp_exponent": 1.0}, "kalomaze 2023, dynamic temperature by entropy"
+        {"temperature": 1.0, "dynatemp_range": 0.0, "dynatemp_exponent": 1.0}, "llama.cpp, pull request 4972 (2024)"
     ),
 }
 DEFAULT_ORDER = tuple(SAMPLERS)

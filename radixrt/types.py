@@ -28,7 +28,7 @@ class Dormancy(msgspec.Struct, frozen=True, omit_defaults=True):
 
     ``inside``: from the beginning, until the text ``until`` or all of the ids ``until_tokens`` were generated.  ``begin_token``:
     an id that puts the answer inside when it comes first (-1: none).  ``trigger``: after that, until this text was generated;
-    the constraint holds from there, once, and free text follows again.
+    the constraint holds from there, and free text follows again, or with ``once`` the end.
     """
 
     inside: bool = False
@@ -36,6 +36,7 @@ class Dormancy(msgspec.Struct, frozen=True, omit_defaults=True):
     until: str = ""
     until_tokens: tuple[int, ...] = ()
     trigger: str = ""
+    once: bool = False
 
 
 PauseMode = Literal["abort", "retract", "in_place"]

@@ -38,7 +38,7 @@ class Turn:
             spec = use.forced_spec(frame)
         elif use.schemas and spec is None and frame.trigger:
             spec = use.call_spec(frame)
-            sleep = msgspec.structs.replace(sleep or Dormancy(), trigger=frame.trigger)
+            sleep = msgspec.structs.replace(sleep or Dormancy(), trigger=frame.trigger, once=use.max_calls == 1)
         if spec is not None and sleep is not None:
             spec = msgspec.structs.replace(spec, options=msgspec.structs.replace(spec.options, dormancy=sleep))
         changes: dict[str, Any] = {"grammar": spec}

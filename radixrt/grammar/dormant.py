@@ -201,7 +201,7 @@ class Dormant:
             if not frame.inner.accept(token):
                 return None, 0
             if waking.trigger and frame.inner.is_finished():
-                return _Frame(_Phase.FREE), 1
+                return _Frame(_Phase.ENDED if waking.dormancy.once else _Phase.FREE), 1
             return frame, 1
         if waking.vocabulary.is_end(token) and token not in waking.dormancy.until_tokens:
             may_end = bool(waking.trigger)

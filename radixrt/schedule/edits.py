@@ -33,7 +33,7 @@ def penalties(request: Request, position: int) -> tuple[np.ndarray, np.ndarray |
 
 
 def repeats(tokens: np.ndarray, params: ChainParams, breakers: Breakers) -> tuple[np.ndarray, np.ndarray]:
-    """Return ids that would go on with a repeat, and what is added to their logits: DRY (p-e-w 2024).
+    """Return ids that would go on with a repeat, and what is added to their logits: DRY (text-generation-webui, pull request 5677).
 
     tokens [L] int32: prompt and output.  A repeat is what ends the text and is found earlier in it, as long as possible and
     without a breaker; the token that followed there is penalised by multiplier x base^(length - allowed_length).

@@ -25,6 +25,7 @@ THINK = Dormancy(inside=True, until="</t>")
 SPECIAL = Dormancy(inside=True, until_tokens=(SHUT,))
 MAYBE = Dormancy(begin_token=OPEN, until="</t>")
 CALLS = Dormancy(trigger="<c>")
+ONE_CALL = Dormancy(trigger="<c>", once=True)
 BOTH = Dormancy(inside=True, until="</t>", trigger="<c>")
 
 
@@ -94,6 +95,16 @@ def test_free_text_follows_a_call_and_another_call_that() -> None:
     assert allowed(state, WORDS) == {END}
 
 
+def test_nothing_follows_a_call_that_is_the_only_one() -> None:
+    state = after(ONE_CALL, b"a<c>" + ANSWER)
+    assert state.is_finished()
+    assert allowed(state, WORDS) == {END}
+    assert not state.accept(ord(" "))
+    state.rollback(1)
+    assert not state.is_finished()
+    assert ord("}") in allowed(state, WORDS)
+
+
 def test_the_first_token_chooses_between_reasoning_and_the_answer() -> None:
     start = wrap(SCHEMA, MAYBE, WORDS)
     assert allowed(start, WORDS) == allowed(SCHEMA.new_state(), WORDS) | {OPEN}
@@ -120,7 +131,7 @@ def test_free_text_before_calls_may_end_where_it_is() -> None:
     assert after(CALLS, b"Hm<c>").close(2) is None
 
 
-@pytest.mark.parametrize("dormancy", [THINK, SPECIAL, MAYBE, CALLS, BOTH])
+@pytest.mark.parametrize("dormancy", [THINK, SPECIAL, MAYBE, CALLS, ONE_CALL, BOTH])
 def test_states_are_functions_of_their_tokens(dormancy: Dormancy) -> None:
     """Random walks by mask: what is masked out is refused, and forks and rollbacks come back to the same place."""
     chance = random.Random(5)

@@ -290,6 +290,15 @@ class Refusing:
         raise GrammarError("too complex")
 
 
+@pytest.mark.parametrize("parallel", [None, True, False])
+def test_an_answer_of_one_call_ends_after_it(parallel: bool | None) -> None:
+    formats = AnswerFormats.of(TOY, "auto", "none", knows_tools=False)
+    spec = Turn.of(formats, use("auto", parallel), SamplingParams(), [1]).sampling.grammar
+    assert spec is not None
+    assert spec.options.dormancy is not None
+    assert spec.options.dormancy.once == (parallel is False)
+
+
 @pytest.mark.parametrize(("strict", "choice", "queued"), [(False, "auto", True), (True, "auto", False), (False, "required", False)])
 def test_calls_that_nobody_requires_need_no_constraint(strict: bool, choice: str, queued: bool) -> None:
     formats = AnswerFormats.of(TOY, "auto", "none", knows_tools=False)
