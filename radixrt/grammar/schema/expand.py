@@ -13,7 +13,8 @@ from typing import Any
 
 from radixrt.errors import GrammarError
 from radixrt.grammar.schema.document import Document, Site
-from radixrt.grammar.schema.facets import FORMATS, all_but, bounds, count, lacking, names_in, plain_facets, type_names, typed, values_of
+from radixrt.grammar.schema.facets import all_but, bounds, count, lacking, names_in, plain_facets, type_names, typed, values_of
+from radixrt.grammar.schema.formats import FORMATS
 from radixrt.grammar.schema.members import Checker
 from radixrt.grammar.schema.problems import refused
 from radixrt.grammar.schema.shapes import ANY, NOTHING_SAID, Items, Members, Shape, State, meet, of_type, other_types, silent

@@ -7,13 +7,12 @@ from fractions import Fraction
 from typing import Any
 
 from radixrt.grammar.schema.document import Site
+from radixrt.grammar.schema.formats import FORMATS
 from radixrt.grammar.schema.patterns import other_than
 from radixrt.grammar.schema.problems import refused
 from radixrt.grammar.schema.shapes import ALL_TYPES, ANY, Items, Members, Shape, State, meet, of_type, other_types
 from radixrt.grammar.schema.values import canonical, exact, key_of, type_of
 
-FORMATS = ("date", "time", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri")
-"""The formats that are enforced; others are annotations, as the standard has it."""
 MAX_COUNT = 10_000
 Obliged = Callable[..., State]  # from the path below a schema to the state of what is there
 

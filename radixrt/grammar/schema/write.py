@@ -11,6 +11,7 @@ from radixrt.errors import GrammarError
 from radixrt.grammar.schema.document import Document, Schema
 from radixrt.grammar.schema.expand import Expander
 from radixrt.grammar.schema.finite import prune
+from radixrt.grammar.schema.formats import FORMATS
 from radixrt.grammar.schema.patterns import engine_pattern
 from radixrt.grammar.schema.problems import refused
 from radixrt.grammar.schema.shapes import ALL_TYPES, NOTHING_SAID, Shape, State
@@ -239,12 +240,13 @@ def _write_string(shape: Shape, out: dict[str, Any]) -> None:
         out["minLength"] = shape.min_length
     if shape.max_length is not None:
         out["maxLength"] = shape.max_length
-    patterns = [{"pattern": engine_pattern(pattern, pointer)} for pattern, pointer in shape.patterns]
-    formats = [{"format": name} for name in shape.formats]
-    if len(patterns) + len(formats) > 1:
-        out["allOf"] = [*patterns, *formats]
-    else:
-        out.update(*patterns, *formats)
+    parts: list[dict[str, Any]] = [{"pattern": engine_pattern(pattern, pointer)} for pattern, pointer in shape.patterns]
+    parts += [FORMATS[name] for name in shape.formats]
+    if len(parts) > 1:
+        out["allOf"] = parts
+    elif parts:
+        lengths = [part["maxLength"] for part in (out, parts[0]) if "maxLength" in part]
+        out.update(parts[0], **({"maxLength": min(lengths)} if lengths else {}))
 
 
 def _without(out: dict[str, Any], kind: str) -> None:
