@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from operator import attrgetter
 
 from radixrt.cache.prefix_cache import Lease, PrefixCache
 from radixrt.errors import Overloaded
@@ -21,11 +20,12 @@ from radixrt.schedule.deadlines import Deadlines
 from radixrt.schedule.delayer import PrefillDelayer
 from radixrt.schedule.drafter import Drafter
 from radixrt.schedule.estimate import OutputEstimate
+from radixrt.schedule.extension import Extension
 from radixrt.schedule.order import SchedulePolicy, Ticket
 from radixrt.schedule.priority import Priorities
 from radixrt.schedule.queue import WaitingQueue
 from radixrt.schedule.request import Request, Status
-from radixrt.schedule.retraction import make_way, victim
+from radixrt.schedule.retraction import make_way
 from radixrt.schedule.room import Room
 from radixrt.schedule.step import Counters, RowResult, ScheduledRow, ScheduledStep
 from radixrt.schedule.verify import Verifier
@@ -73,7 +73,6 @@ class Scheduler:
         self.whole_prompts = whole_prompts
         self.max_running = max_running
         self.max_queued = max_queued
-        self.decode_share = decode_share
         self.priorities = priorities
         self.estimate = estimate or OutputEstimate()
         self.waiting = WaitingQueue(cache, policy, aging=None if priorities is None else priorities.aging)
@@ -81,6 +80,10 @@ class Scheduler:
         self.counters = Counters()
         self.verifier = Verifier(cache, self.counters, drafter=drafter, jump_forward=jump_forward, token_cost=token_cost)
         self._admission = Admission(cache=cache, waiting=self.waiting, estimate=self.estimate, max_running=max_running, delayer=delayer)
+        self._extension = Extension(
+            self.running, cache=cache, estimate=self.estimate, counters=self.counters, decode_share=int(decode_share * token_budget),
+            send_back=self._send_back,
+        )
         self._deadlines = deadlines or Deadlines()
         self._requests: dict[int, Request] = {}
         self._ended: list[TokenOutput] = []
@@ -144,13 +147,12 @@ class Scheduler:
         self.estimate.stepped()
         for uid, started in self._deadlines.take_expired(self._now):
             self._expire(uid, started=started)
-        rows: list[ScheduledRow] = []
         budget = Budget(self.token_budget, max_prefill=self.max_prefill_tokens, whole_prompts=self.whole_prompts)
         self.waiting.begin(self._now, self.running, self.counters.computed_tokens)
         sent_back = self._preempt()
         retractions = self.counters.retractions
         self.verifier.num_rows = len(self.running)
-        self._extend_running(rows, budget)
+        rows = self._extension.fill(budget, prompts_wait=bool(self.waiting))
         if self.counters.retractions == retractions:
             self._admission.fill(self.running, budget, partial(self._start, rows), self._now, sent_back)
         else:  # whoever was just sent away would only come back to be sent away again
@@ -179,7 +181,8 @@ class Scheduler:
                 row.request.lease = None
                 self._close(row.request, Finish(FinishReason.ABORT, message=message, status=500))
         self.cache.clear()
-        again, self.running = self.running, []
+        again = self.running[:]
+        self.running.clear()
         for request in again:
             self._restart(request)
             request.epoch += 1
@@ -248,136 +251,26 @@ class Scheduler:
             self._retract(other)
         return [other.uid for other in chosen]
 
-    def _extend_running(self, rows: list[ScheduledRow], budget: Budget) -> None:
-        """Extend running requests, decodes first.
-
-        Each decoding request gets a token before any gets drafts.  There is one for each: a request is admitted, or goes on
-        with its prompt, only in a step that has a token left for it.
-        """
-        decodes: list[Request] = []
-        prefills: list[Request] = []
-        for request in self.running:
-            if request.prefilling:
-                prefills.append(request)
-            elif request.num_new > 0:
-                decodes.append(request)
-        decodes.sort(key=attrgetter("arrival"))
-        prefills.sort(key=attrgetter("arrival"))
-        self._secure(decodes[: budget.left])
-        share = int(self.decode_share * self.token_budget) if prefills or self.waiting else self.token_budget
-        drafts = max(0, min(share, self.cache.num_available) - len(decodes))
-        extended: set[int] = set()
-        for request in decodes:
-            count = min(request.num_new, budget.left, 1 + drafts)
-            if count > 0 and request.status is Status.RUNNING and self._find_slots(request, count, extended):
-                rows.append(self._launch(request, count))
-                budget.take(count)
-                drafts -= count - 1
-        for request in prefills:
-            if request.status is not Status.RUNNING:
-                continue
-            self._adopt(request)
-            count = budget.chunk(request.num_new)
-            if not self.whole_prompts:  # what is there is better than what somebody else must give back
-                count = min(count, self.cache.num_available or 1)
-            if count > 0 and self._find_slots(request, count, extended):
-                rows.append(self._launch(request, count))
-                budget.take_prefill(count)
-
-    def _secure(self, decodes: Sequence[Request]) -> None:
-        """Send requests back until each of the others, all of which are behind, has a slot for its next token."""
-        while True:
-            need = sum(1 for request in decodes if request.status is Status.RUNNING)
-            sent_back = None if self.cache.num_available >= need else self._victim(self.running)
-            if sent_back is None:
-                break
-            self._send_back(sent_back)
-        self.cache.make_room(need)
-
-    def _victim(self, candidates: Sequence[Request]) -> Request | None:
-        return victim(candidates, self.running, self.cache, self.estimate)
-
     def _send_back(self, request: Request) -> None:
         """Retract a request because more was admitted than fits."""
         self.estimate.retracted()
         self._retract(request)
 
-    def _find_slots(self, request: Request, count: int, extended: set[int]) -> bool:
-        """Extend the request's lease, sending others back to the queue while slots are missing.
-
-        Never one that this step extends already.  The best request by priority and arrival is never sent back, only passed
-        over for a step, and alone it can have the whole pool: so something always moves.
-        """
-        assert request.lease is not None
-        while not self.cache.extend(request.lease, count):
-            sent_back = self._victim([other for other in self.running if other.uid not in extended])
-            if sent_back is None:
-                return False
-            self._send_back(sent_back)
-            if sent_back is request:
-                return False
-        extended.add(request.uid)
-        return True
-
     def _start(self, rows: list[ScheduledRow], ticket: Ticket, lease: Lease, count: int) -> None:
         """Turn a waiting request into a running one that computes ``count`` tokens, which its lease already has slots for."""
         request = ticket.request
         self.running.append(request)
-        request.lease, request.status = lease, Status.RUNNING
-        request.num_computed = lease.num_shared
-        self._mark_shared(request)
+        self._extension.open(request, lease)
         request.admitted_level = ticket.level
-        self._count_cached(request, lease.num_shared, first=request.num_cached < 0)
-        self.cache.note_admitted(lease, request.tokens)
         if request.admitted is None:
             request.admitted = self._now
             if request.want_report:
                 request.divergence = self.cache.divergence(request.tokens[: request.num_prompt], request.namespace)
             self._deadlines.start(request.uid, self._now)
         if count:
-            rows.append(self._launch(request, count))
+            rows.append(self._extension.launch(request, count))
         else:  # a prompt that is cached but for its last token, and nothing to generate
             self._finish(request, Finish(FinishReason.LENGTH))
-
-    def _launch(self, request: Request, count: int) -> ScheduledRow:
-        assert request.lease is not None
-        start, known = request.num_computed, request.num_tokens
-        end = request.num_computed = start + count
-        if end == known:
-            request.sample_pos = end
-        # Samples below the first unverified position would be dropped, so they are not taken.
-        sample_from = max(start + 1, request.num_verified)
-        score_from = score_to = request.num_prompt
-        if start < request.num_prompt:
-            score_from = min(max(start + 1, request.num_scored), request.num_prompt)
-            score_to = max(score_from, min(end + 1, request.num_prompt))
-            request.num_prefilled += min(end, request.num_prompt) - start
-        row = ScheduledRow(request, start, count, request.epoch, request.lease.row, sample_from, score_from, score_to)
-        self.counters.computed_tokens += count
-        self.cache.publish(request.lease, request.tokens, request.num_sure)
-        return row
-
-    def _adopt(self, request: Request) -> None:
-        """Before each chunk: take over what somebody else has computed of this request meanwhile."""
-        if request.prefilling and request.lease is not None:
-            before = request.num_computed
-            request.num_computed = self.cache.adopt(request.lease, request.matchable, before)
-            if request.num_computed > before:
-                self._mark_shared(request)
-            self._count_cached(request, request.num_computed - before, first=request.num_retractions == 0)
-
-    def _mark_shared(self, request: Request) -> None:
-        """All that a request has so far came from the cache: note it of whoever else holds it too."""
-        request.num_shared = request.num_computed
-        for other in self.running:
-            shared = min(request.num_computed, other.num_computed)
-            if other.num_shared < shared and self.cache.holds_same(request.lease, other.lease, shared):
-                other.num_shared = shared
-
-    def _count_cached(self, request: Request, num_tokens: int, *, first: bool) -> None:
-        if first:
-            self.counters.cached_prompt_tokens += num_tokens
-            request.num_cached = max(request.num_cached, 0) + num_tokens
 
     def _retract(self, request: Request) -> None:
         """Send a running request back to the queue; its verified K/V stays in the tree while room allows."""
