@@ -240,7 +240,7 @@ class EngineCore:
             if dormancy is None or self._grammars is None:
                 state = grammar.new_state()
             else:
-                state = dormant.wrap(grammar, dormancy, self._grammars.vocabulary)
+                state = dormant.wrap(grammar, dormancy, self._grammars.vocabulary, ignores_end=sampling.ignore_eos)
             if sampling.grammar.options.truncate != "hard" and room:
                 closing = Closing(state, grammar.min_tokens)
                 closing.begin(room)

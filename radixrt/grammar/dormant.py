@@ -37,12 +37,16 @@ class _Frame(NamedTuple):
 
 
 class Waking:
-    """What the states of one request share: the grammar, when it sleeps, and which text may follow a marker in one token."""
+    """What the states of one request share: the grammar, when it sleeps, and which text may follow a marker in one token.
 
-    def __init__(self, grammar: Grammar, dormancy: Dormancy, vocabulary: Vocabulary) -> None:
+    ``ignores_end``: free text goes on after an end token, which has no text.
+    """
+
+    def __init__(self, grammar: Grammar, dormancy: Dormancy, vocabulary: Vocabulary, *, ignores_end: bool = False) -> None:
         self.grammar = grammar
         self.dormancy = dormancy
         self.vocabulary = vocabulary
+        self.ignores_end = ignores_end
         self.until = dormancy.until.encode()
         self.trigger = dormancy.trigger.encode()
         self._feeds: dict[bytes, tuple[int, ...] | None] = {}
@@ -204,8 +208,10 @@ class Dormant:
                 return _Frame(_Phase.ENDED if waking.dormancy.once else _Phase.FREE), 1
             return frame, 1
         if waking.vocabulary.is_end(token) and token not in waking.dormancy.until_tokens:
-            may_end = bool(waking.trigger)
-            return (_Frame(_Phase.ENDED) if may_end else None), 0
+            if not waking.trigger:
+                return None, 0
+            if not waking.ignores_end:
+                return _Frame(_Phase.ENDED), 0
         return self._in_free_text(frame, token), 0
 
     def _in_free_text(self, frame: _Frame, token: int) -> _Frame | None:
@@ -249,6 +255,6 @@ class Dormant:
         return [token for token in tokens if self._in_free_text(frame, token) is None]
 
 
-def wrap(grammar: Grammar, dormancy: Dormancy, vocabulary: Vocabulary) -> Dormant:
+def wrap(grammar: Grammar, dormancy: Dormancy, vocabulary: Vocabulary, *, ignores_end: bool = False) -> Dormant:
     """Return a state of a grammar that sleeps."""
-    return Dormant(Waking(grammar, dormancy, vocabulary))
+    return Dormant(Waking(grammar, dormancy, vocabulary, ignores_end=ignores_end))

@@ -85,13 +85,14 @@ class Verifier:
             finish = self._confirm(request, position, token)
             way = self._close(request, token) if finish is None and request.closing is not None else None
             if way is not None:
-                finish = Finish(FinishReason.LENGTH, closed=True, whole=not way)
+                whole = not way and not _sleeps(request)
+                finish = Finish(FinishReason.LENGTH, closed=bool(way) or whole, whole=whole)
                 logprobs += [TokenLogprob(None, closer) for closer in way]
                 break
             if result.logprobs is not None:
                 logprobs.append(result.logprobs[i])
             if finish is None and request.num_verified >= request.max_length:
-                accepting = request.grammar is not None and _is_accepting(request.grammar)
+                accepting = request.grammar is not None and not _sleeps(request) and _is_accepting(request.grammar)
                 finish = Finish(FinishReason.LENGTH, closed=accepting, whole=accepting)
             if refuted:
                 break
@@ -176,6 +177,12 @@ class Verifier:
             logger.exception("the grammar of request %d could not draft", request.uid)
             request.fault = InternalError(BROKE)
             return ()
+
+
+def _sleeps(request: Request) -> bool:
+    """Whether the constraint holds in parts of the text only, around which it is free: such a text is never complete by itself."""
+    spec = request.sampling.grammar
+    return spec is not None and spec.options.dormancy is not None and bool(spec.options.dormancy.trigger)
 
 
 def _is_accepting(grammar: GrammarState) -> bool:

@@ -26,7 +26,17 @@ from radixrt.grammar.compile.service import CompileService
 from radixrt.grammar.vocabulary import Vocabulary
 from radixrt.models.toy import ToyModel
 from radixrt.text.toy_tokenizer import ToyTokenizer
-from radixrt.types import Finish, FinishReason, GenerateRequest, GrammarOptions, GrammarSpec, LogprobOptions, SamplingParams, TokenOutput
+from radixrt.types import (
+    Dormancy,
+    Finish,
+    FinishReason,
+    GenerateRequest,
+    GrammarOptions,
+    GrammarSpec,
+    LogprobOptions,
+    SamplingParams,
+    TokenOutput,
+)
 
 WAIT = 60.0
 NESTED = ["(" * k + ")" * k for k in range(1, 60)]
@@ -195,6 +205,29 @@ def test_a_text_is_closed_in_time_or_cut_off_as_asked(make_core: MakeCore) -> No
         assert (any(sampled) and not all(sampled)) or limit == 2
         assert hard.text == "(" * limit and hard.finish == Finish(FinishReason.LENGTH)
     assert core.stats().grammar.closed == 4
+
+
+def test_free_text_around_calls_is_never_closed_and_ends_as_asked(make_core: MakeCore) -> None:
+    """The grammar begins at "<": free text is cut off, an end may be ignored in it, and what follows "<" is closed in time."""
+    core = make_core()
+    spec = choose(NESTED, dormancy=Dormancy(trigger="<"))
+    end, room = ToyTokenizer.eos_token_ids[0], 7
+    biases: list[dict[int, float]] = [{ord("x"): 100.0}, {end: 100.0}, {end: 100.0}, {ord("<"): 100.0, ord("("): 90.0}]
+    answers = drain(core, [
+        ask(uid, spec, max_new_tokens=room, logit_bias=bias, ignore_eos=uid == 2) for uid, bias in enumerate(biases)
+    ])  # fmt: skip
+    assert [answer.tokens for answer in answers.values()] == [[*b"xxxxxxx"], [end], [end] * room, [*b"<((()))"]]
+    assert [answer.finish for answer in answers.values()] == [
+        Finish(FinishReason.LENGTH), Finish(FinishReason.STOP, matched=end), Finish(FinishReason.LENGTH),
+        Finish(FinishReason.LENGTH, closed=True),
+    ]  # fmt: skip
+
+
+def test_no_call_is_begun_that_does_not_fit(make_core: MakeCore) -> None:
+    core = make_core()
+    spec = choose(NESTED, dormancy=Dormancy(trigger="<"))
+    answer = drain(core, [ask(1, spec, max_new_tokens=2, logit_bias={ord("<"): 100.0})])[1]
+    assert (answer.text, answer.finish) == ("", Finish(FinishReason.LENGTH))
 
 
 def test_what_closes_a_text_is_not_taken_for_what_was_computed(make_core: MakeCore) -> None:

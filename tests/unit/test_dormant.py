@@ -131,6 +131,18 @@ def test_free_text_before_calls_may_end_where_it_is() -> None:
     assert after(CALLS, b"Hm<c>").close(2) is None
 
 
+@pytest.mark.parametrize("dormancy", [CALLS, ONE_CALL, BOTH])
+def test_free_text_goes_on_after_an_end_that_is_ignored(dormancy: Dormancy) -> None:
+    state = wrap(SCHEMA, dormancy, WORDS, ignores_end=True)
+    for token in [*b"a", END, *b"b</t>", END, END, *b"<", END, *b"<c>"]:
+        assert token in allowed(state, WORDS)
+        assert state.accept(token)
+        assert not state.is_finished()
+    assert not state.accept(END)
+    state.rollback(5)
+    assert allowed(state, WORDS) == allowed(after(dormancy, b"ab</t>"), WORDS)
+
+
 @pytest.mark.parametrize("dormancy", [THINK, SPECIAL, MAYBE, CALLS, ONE_CALL, BOTH])
 def test_states_are_functions_of_their_tokens(dormancy: Dormancy) -> None:
     """Random walks by mask: what is masked out is refused, and forks and rollbacks come back to the same place."""
