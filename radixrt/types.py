@@ -299,7 +299,7 @@ class TokenOutput(msgspec.Struct, frozen=True, array_like=True, gc=False):
     report: CacheReport | None = None
 
 
-class Usage(msgspec.Struct, frozen=True):
+class Usage(msgspec.Struct, frozen=True, gc=False):
     """Token counts of one request; ``cached_tokens`` of the prompt came from the cache."""
 
     prompt_tokens: int = 0
@@ -307,7 +307,7 @@ class Usage(msgspec.Struct, frozen=True):
     cached_tokens: int = 0
 
 
-class RequestOutput(msgspec.Struct, frozen=True, kw_only=True):
+class RequestOutput(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One event of one answer, in text and tokens.
 
     ``text_delta``/``token_ids_delta``/``logprobs_delta`` are what is new since the last event; joining them over the

@@ -10,7 +10,7 @@ import asyncio
 import functools
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -125,8 +125,13 @@ class OpenAnswers:
             self._submit(Abort(uid))
         return uids is not None
 
-    def push(self, output: TokenOutput) -> None:
-        """Take in what the core has computed; a late output of a request that was released is ignored."""
+    def push(self, outputs: Iterable[TokenOutput]) -> None:
+        """Take in what the core has computed; late outputs of a request that was released are ignored."""
+        now = time.monotonic()
+        for output in outputs:
+            self._push(output, now)
+
+    def _push(self, output: TokenOutput, now: float) -> None:
         answer = self._open.get(output.uid)
         if answer is None:
             return
@@ -140,7 +145,6 @@ class OpenAnswers:
             ), True
         if abort:
             self._submit(Abort(output.uid))
-        now = time.monotonic()
         if output.tokens:
             if self._recorder is not None:
                 self._recorder.push(output.uid, output.tokens)
@@ -163,8 +167,7 @@ class OpenAnswers:
 
     def end(self, message: str) -> None:
         """End everything that is open with EngineStopped."""
-        for uid in list(self._open):
-            self.push(refusal(uid, message, EngineStopped.status))
+        self.push([refusal(uid, message, EngineStopped.status) for uid in self._open])
 
     def _release(self, uids: list[int]) -> None:
         """Abort the answers nobody waits for any more; late outputs of theirs are ignored."""

@@ -322,8 +322,7 @@ class AsyncEngine:
         match report:
             case Outputs(outputs, stats):
                 self._take_stats(stats)
-                for output in outputs:
-                    self._answers.push(output)
+                self._answers.push(outputs)
             case Ready(protocol, info, stats, config):
                 if protocol != PROTOCOL:
                     self._life.failed(f"the worker speaks link protocol {protocol}, not {PROTOCOL}", config=False)

@@ -10,9 +10,10 @@ import itertools
 import os
 import sys
 import time
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 
-from prometheus_client import CollectorRegistry, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -26,15 +27,31 @@ WINDOW_SECONDS = 1.0
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 
 
+class _Times:
+    """A histogram of seconds.  Not the library's, whose locks and labels cost as much as all else done for a token."""
+
+    def __init__(self, name: str, help: str) -> None:
+        self._name = name
+        self._help = help
+        self._counts = [0] * (len(_SECONDS) + 1)
+        self._sum = 0.0
+
+    def observe(self, seconds: float, times: int = 1) -> None:
+        self._counts[bisect_left(_SECONDS, seconds)] += times
+        self._sum += seconds * times
+
+    def family(self, labels: dict[str, str]) -> Metric:
+        return _histogram(self._name, self._help, labels, _SECONDS, self._counts, self._sum)
+
+
 class Metrics:
     """What one engine has done and is doing."""
 
     def __init__(self, model_name: str) -> None:
         self._labels = {"model_name": model_name}
-        self._registry = CollectorRegistry()
-        self._first_token = self._histogram("time_to_first_token_seconds", "From taking a request to its first token")
-        self._next_token = self._histogram("inter_token_latency_seconds", "Between two tokens of one answer")
-        self._whole = self._histogram("e2e_request_latency_seconds", "From taking a request to its end")
+        self._first_token = _Times("sglang:time_to_first_token_seconds", "From taking a request to its first token")
+        self._next_token = _Times("sglang:inter_token_latency_seconds", "Between two tokens of one answer")
+        self._whole = _Times("sglang:e2e_request_latency_seconds", "From taking a request to its end")
         self._requests = self._aborted = self._failed_checks = 0
         self._throughput = 0.0
         self._window_start = time.monotonic()
@@ -49,8 +66,7 @@ class Metrics:
         if since_last is None:
             self._first_token.observe(since_start)
             return
-        for _ in range(num):
-            self._next_token.observe(since_last / num)
+        self._next_token.observe(since_last / num, num)
 
     def finished(self, seconds: float, *, aborted: bool) -> None:
         """Count the end of one answer."""
@@ -78,11 +94,7 @@ class Metrics:
         """Return everything in Prometheus' text format."""
         snapshot = CollectorRegistry()
         snapshot.register(_Families(self._families(stats, worker_pids)))
-        return generate_latest(snapshot) + generate_latest(self._registry)
-
-    def _histogram(self, name: str, help: str) -> Histogram:
-        family = Histogram(f"sglang:{name}", help, list(self._labels), buckets=_SECONDS, registry=self._registry)
-        return family.labels(**self._labels)
+        return generate_latest(snapshot)
 
     def _families(self, stats: EngineStats, worker_pids: Sequence[int]) -> Iterator[Metric]:
         capacity, locked = stats.capacity_tokens, stats.locked_tokens
@@ -145,7 +157,6 @@ class Metrics:
         for reason, seconds in sorted(stats.wait_seconds.items()):
             waits.add_metric([*values, reason], seconds)
         yield waits
-        yield self._reuse_gaps(stats)
         pool = GaugeMetricFamily("sglang:cache_config_info", "The KV pool", labels=[*names, "page_size", "num_pages"])
         pool.add_metric([*values, "1", str(capacity)], 1)
         yield pool
@@ -155,16 +166,18 @@ class Metrics:
             if resident is not None:
                 memory.add_metric([*values, role], resident)
         yield memory
-
-
-    def _reuse_gaps(self, stats: EngineStats) -> Metric:
-        family = HistogramMetricFamily(
-            "radixrt_reuse_gap_seconds", "How long a cached prefix lay unused before it was matched again", labels=list(self._labels)
+        yield _histogram(
+            "radixrt_reuse_gap_seconds", "How long a cached prefix lay unused before it was matched again", self._labels,
+            BOUNDS, stats.reuse_counts or [0] * (len(BOUNDS) + 1), stats.reuse_seconds,
         )
-        counts = stats.reuse_counts or [0] * (len(BOUNDS) + 1)
-        bounds = [*map(str, BOUNDS), "+Inf"]
-        family.add_metric(list(self._labels.values()), [*zip(bounds, itertools.accumulate(counts), strict=True)], stats.reuse_seconds)
-        return family
+        for times in (self._first_token, self._next_token, self._whole):
+            yield times.family(self._labels)
+
+
+def _histogram(name: str, help: str, labels: dict[str, str], bounds: Sequence[float], counts: Sequence[int], total: float) -> Metric:
+    family = HistogramMetricFamily(name, help, labels=list(labels))
+    family.add_metric(list(labels.values()), [*zip([*map(str, bounds), "+Inf"], itertools.accumulate(counts), strict=True)], total)
+    return family
 
 
 class _Families(Collector):

@@ -67,38 +67,51 @@ class Channel:
 
     def __init__(self, num_choices: int) -> None:
         self.open = set(range(num_choices))
-        self._pending: dict[int, Joined] = {}
-        self._wake = asyncio.Event()
+        self._pending: dict[int, RequestOutput | Joined] = {}
+        self._waiting: asyncio.Future[None] | None = None
 
     def push(self, event: RequestOutput) -> None:
-        pending = self._pending.get(event.index)
+        index = event.index
+        pending = self._pending.get(index)
+        # Most events are taken one by one; only a second one makes a joint of them.
         if pending is None:
-            self._pending[event.index] = Joined(event)
-        else:
+            self._pending[index] = event
+        elif isinstance(pending, Joined):
             pending.push(event)
+        else:
+            joined = self._pending[index] = Joined(pending)
+            joined.push(event)
         if event.finish is not None:
-            self.open.discard(event.index)
-        self._wake.set()
+            self.open.discard(index)
+        self._wake()
 
     def close(self) -> None:
         self.open.clear()
         self._pending.clear()
-        self._wake.set()
+        self._wake()
 
     def take(self) -> RequestOutput | None:
         """Return what the longest-waiting choice has, or None."""
         if not self._pending:
             return None
-        return self._pending.pop(next(iter(self._pending))).event()
+        event = self._pending.pop(next(iter(self._pending)))
+        return event.event() if isinstance(event, Joined) else event
 
     async def next(self) -> RequestOutput | None:
         """Wait for an event; None when every choice has finished and all was taken."""
         while (event := self.take()) is None:
             if not self.open:
                 return None
-            self._wake.clear()
-            await self._wake.wait()
+            self._waiting = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiting
+            finally:
+                self._waiting = None
         return event
+
+    def _wake(self) -> None:
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
 
 
 class RequestStream:

@@ -21,6 +21,9 @@ STALL_TIMEOUT = 30.0
 STALL_BYTES = 1 << 10
 # How long a connection that is to be closed may go on sending its request; STALL_TIMEOUT at the server's end.
 LINGER = 1.0
+# The ASGI extension under which a request finds the connection's own ``send``, for the pieces of a body once its head has
+# gone through everything in between: middleware here looks at heads only, and there are six layers of it.
+PIECES = "radixrt.pieces"
 
 logger = logging.getLogger(__name__)
 
@@ -72,6 +75,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._cancel_timer()
         super().on_headers_complete()
         self.cycle.transport = _AnswerTransport(self)  # type: ignore[assignment]
+        self.scope["extensions"] = {PIECES: self.cycle.send}  # type: ignore[dict-item]
 
     def on_message_complete(self) -> None:
         self._in_head = True

@@ -20,6 +20,7 @@ from starlette.types import Receive, Scope, Send
 from radixrt.engine.stream import Answer, RequestStream, failure
 from radixrt.errors import RadixrtError
 from radixrt.server import aside
+from radixrt.server.connection import PIECES
 from radixrt.server.problems import ProblemResponse, as_problem, error_json
 from radixrt.types import RequestOutput
 
@@ -67,12 +68,11 @@ class Outputs:
     def __init__(self, streams: Sequence[RequestStream]) -> None:
         self.streams = streams
 
-    async def read(self) -> AsyncGenerator[Numbered]:
+    def read(self) -> _Alone | AsyncGenerator[Numbered]:
         """Yield (prompt, output) until every stream has ended."""
-        if len(self.streams) == 1:
-            async for output in self.streams[0]:
-                yield 0, output
-            return
+        return _Alone(self.streams[0]) if len(self.streams) == 1 else self._merge()
+
+    async def _merge(self) -> AsyncGenerator[Numbered]:
         # One place in the queue: a slow client must leave the merging of what is pending to the request streams.
         queue: asyncio.Queue[Numbered | None] = asyncio.Queue(maxsize=1)
         ended = asyncio.Event()
@@ -124,6 +124,22 @@ class Outputs:
 
     async def __aexit__(self, *exc: object) -> None:
         await self.aclose()
+
+
+class _Alone:
+    """One stream as ``Outputs.read`` gives it.  No generator, which would be one more thing to resume for every token."""
+
+    def __init__(self, stream: RequestStream) -> None:
+        self._next = aiter(stream).__anext__
+
+    def __aiter__(self) -> _Alone:
+        return self
+
+    async def __anext__(self) -> Numbered:
+        return 0, await self._next()
+
+    async def aclose(self) -> None:
+        """Leave the stream to whoever owns it."""
 
 
 def event(value: object) -> bytes:
@@ -180,7 +196,7 @@ class EventStream(Response):
                     return
                 await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
                 await _write(send, self._writer.start())
-                tail = await self._relay(first, outputs, send)
+                tail = await self._relay(first, outputs, scope.get("extensions", {}).get(PIECES, send))
                 await _write(send, tail + self._framing.tail)
             finally:
                 first.cancel()
@@ -195,8 +211,12 @@ class EventStream(Response):
                 error = failure(output.finish)
                 if error is not None:
                     return self._framing.error(error)
-                push = functools.partial(self._writer.push, prompt, output)
-                await _write(send, await aside.build(push, self._writer.size(prompt, output)))
+                size = self._writer.size(prompt, output)
+                if size <= aside.LARGE:
+                    body = self._writer.push(prompt, output)
+                else:
+                    body = await aside.build(functools.partial(self._writer.push, prompt, output), size)
+                await _write(send, body)
                 prompt, output = await anext(outputs)
         except StopAsyncIteration:
             return self._writer.end()

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import msgspec
 
-@dataclass(frozen=True, slots=True)
-class Reasoning:
+
+class Reasoning(msgspec.Struct, frozen=True, gc=False):
     """More of what the model thinks before it answers."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Content:
+class Content(msgspec.Struct, frozen=True, gc=False):
     """More of the answer itself."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class CallBegin:
+class CallBegin(msgspec.Struct, frozen=True, gc=False):
     """A call begins; ``index`` counts the calls of an answer from 0."""
 
     index: int
@@ -28,8 +27,7 @@ class CallBegin:
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class CallArguments:
+class CallArguments(msgspec.Struct, frozen=True, gc=False):
     """More of the JSON text of a call's arguments."""
 
     index: int

@@ -205,6 +205,30 @@ def test_client_that_leaves_closes_the_streams() -> None:
     assert respond(FakeStream(60.0), FakeStream(60.0), gone_after=0.05)[0] in (0, 200)
 
 
+def test_pieces_go_to_the_connection_and_heads_and_ends_through_what_is_around_the_app() -> None:
+    through: list[Any] = []
+    direct: list[Any] = []
+
+    async def around(message: Any) -> None:
+        through.append(message)
+
+    async def connection_send(message: Any) -> None:
+        direct.append(message)
+
+    async def run(scope: dict[str, Any]) -> None:
+        writer = ChatWriter("id", 1, "m", NAMES, num_choices=1, include_usage=False)
+        stream = FakeStream(output("a"), 0.01, output("b"), output("c", finish=STOP))
+        await sse.EventStream(sse.Outputs([stream]), writer)(scope, asyncio.Event().wait, around)  # type: ignore[list-item, arg-type]
+
+    scope = {"type": "http", "path": "/v1/chat/completions"}
+    asyncio.run(run(scope))
+    whole, through[:] = list(through), []
+    asyncio.run(run({**scope, "extensions": {connection.PIECES: connection_send}}))
+    assert len(direct) == 3
+    assert [through[0], through[1], *direct, *through[2:]] == whole
+    assert [message["type"] for message in through] == ["http.response.start", *["http.response.body"] * 3]
+
+
 @pytest.mark.parametrize(("size", "aside_"), [(aside.LARGE, False), (aside.LARGE + 1, True)])
 def test_large_answers_are_put_together_beside_the_event_loop(size: int, aside_: bool) -> None:
     threads = []
