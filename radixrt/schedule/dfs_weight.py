@@ -60,6 +60,7 @@ class DepthFirstByWeight:
 
     uses_matches = True
     uses_levels = False
+    shortest_first = False
     max_passes = 0
 
     def __init__(self) -> None:

@@ -11,8 +11,10 @@ from operator import attrgetter
 from radixrt.cache.prefix_cache import Lease, PrefixCache
 from radixrt.schedule.budget import Budget
 from radixrt.schedule.estimate import OutputEstimate
+from radixrt.schedule.queue import WaitingQueue
 from radixrt.schedule.request import Request, Status
 from radixrt.schedule.retraction import victim
+from radixrt.schedule.room import Room
 from radixrt.schedule.step import Counters, ScheduledRow
 
 
@@ -35,7 +37,7 @@ class Extension:
         self._decode_share = decode_share
         self._send_back = send_back
 
-    def fill(self, budget: Budget, *, prompts_wait: bool) -> list[ScheduledRow]:
+    def fill(self, budget: Budget, waiting: WaitingQueue) -> list[ScheduledRow]:
         """Extend running requests, decodes first.
 
         Each decoding request gets a token before any gets drafts.  There is one for each: a request is admitted, or goes on
@@ -53,7 +55,7 @@ class Extension:
         self._secure(decodes[: budget.left])
         rows: list[ScheduledRow] = []
         extended: set[int] = set()
-        share = self._decode_share if prefills or prompts_wait else budget.left
+        share = self._decode_share if prefills or waiting else budget.left
         drafts = max(0, min(share, self._cache.num_available) - len(decodes))
         for request in decodes:
             count = min(request.num_new, budget.left, 1 + drafts)
@@ -61,11 +63,12 @@ class Extension:
                 rows.append(self.launch(request, count))
                 budget.take(count)
                 drafts -= count - 1
-        for request in prefills:
+        for at, request in enumerate(prefills):
             if request.status is not Status.RUNNING:
                 continue
             self._adopt(request)
-            count = budget.chunk(request.num_new)
+            leave = self._shorter(request, prefills[at + 1 :], waiting) if waiting.shortest_first else 0
+            count = budget.chunk(request.num_new, leave=leave)
             if not budget.whole_prompts:  # what is there is better than what somebody else must give back
                 count = min(count, self._cache.num_available or 1)
             if count > 0 and self._find_slots(request, count, extended):
@@ -99,6 +102,12 @@ class Extension:
         self._counters.computed_tokens += count
         self._cache.publish(request.lease, request.tokens, request.num_sure)
         return row
+
+    def _shorter(self, request: Request, later: Sequence[Request], waiting: WaitingQueue) -> int:
+        """Return how many tokens those need that have less to compute than this prompt, and come after it."""
+        running = sum(other.num_new for other in later if other.status is Status.RUNNING and other.num_new < request.num_new)
+        room = Room(self._cache, self._estimate, self._running)
+        return running + waiting.shorter(request, self._cache.page_table.num_free, room)
 
     def _secure(self, decodes: Sequence[Request]) -> None:
         """Send requests back until each of the others, all of which are behind, has a slot for its next token."""

@@ -39,10 +39,12 @@ class Ticket:
 
 class SchedulePolicy(Protocol):
     """``uses_matches``: tickets are to carry cached lengths, and are added anew when theirs changes.  ``uses_levels``:
-    priorities are obeyed.  ``max_passes``: how often one may be passed over, 0 for ever."""
+    priorities are obeyed.  ``shortest_first``: also a prompt that is being computed leaves room in a step to those with less to
+    compute.  ``max_passes``: how often one may be passed over, 0 for ever."""
 
     uses_matches: bool
     uses_levels: bool
+    shortest_first: bool
     max_passes: int
 
     def add(self, ticket: Ticket) -> None: ...
@@ -69,8 +71,11 @@ class Sorted:
 
     uses_levels = True
 
-    def __init__(self, value: Callable[[Ticket], float], *, uses_matches: bool = False, max_passes: int = 0) -> None:
+    def __init__(
+        self, value: Callable[[Ticket], float], *, uses_matches: bool = False, shortest_first: bool = False, max_passes: int = 0
+    ) -> None:
         self.uses_matches = uses_matches
+        self.shortest_first = shortest_first
         self.max_passes = max_passes
         self._value = value
         self._ranks: list[Rank] = []

@@ -21,6 +21,7 @@ class HighestResponseRatioNext:
 
     uses_matches = True
     uses_levels = False
+    shortest_first = False
     max_passes = 0
 
     def __init__(self) -> None:
@@ -63,6 +64,7 @@ class RoutingKey:
 
     uses_matches = False
     uses_levels = False
+    shortest_first = False
     max_passes = 0
 
     def __init__(self) -> None:
@@ -97,6 +99,7 @@ class Random:
 
     uses_matches = False
     uses_levels = False
+    shortest_first = False
     max_passes = 0
 
     def __init__(self, seed: int | None = None) -> None:
@@ -130,7 +133,7 @@ POLICIES: Mapping[str, Callable[[int, int | None], SchedulePolicy]] = {
     "fcfs": lambda max_passes, seed: Sorted(by_arrival),
     "priority": lambda max_passes, seed: Sorted(by_arrival),
     "lof": lambda max_passes, seed: Sorted(by_output),
-    "shortest-prefill-first": lambda max_passes, seed: Sorted(by_uncached, uses_matches=True),
+    "shortest-prefill-first": lambda max_passes, seed: Sorted(by_uncached, uses_matches=True, shortest_first=True),
     "dfs-weight": lambda max_passes, seed: DepthFirstByWeight(),
     "hrrn": lambda max_passes, seed: HighestResponseRatioNext(),
     "routing-key": lambda max_passes, seed: RoutingKey(),

@@ -22,6 +22,7 @@ from collections.abc import Container, Iterator, Sequence
 from radixrt.cache.prefix_cache import PrefixCache
 from radixrt.schedule.order import SchedulePolicy, Ticket
 from radixrt.schedule.request import Request
+from radixrt.schedule.room import Room
 
 # How many times its wait under first come, first served a request may be made to wait before passes are counted.
 PATIENCE = 1.5
@@ -50,6 +51,10 @@ class WaitingQueue:
 
     def __len__(self) -> int:
         return len(self._tickets)
+
+    @property
+    def shortest_first(self) -> bool:
+        return self._policy.shortest_first
 
     def __iter__(self) -> Iterator[Request]:
         return iter(sorted((ticket.request for ticket in self._tickets.values()), key=lambda request: request.arrival))
@@ -132,6 +137,19 @@ class WaitingQueue:
         while len(seen) < count and (ticket := self.first(seen)) is not None:
             seen.add(ticket.request.uid)
             yield ticket
+
+    def shorter(self, request: Request, places: int, room: Room) -> int:
+        """Return how many tokens of a step belong to waiting prompts before they belong to ``request``, which runs.
+
+        To those among the first ``places`` that have less to compute than it, no lower priority, and room, which they take.
+        """
+        total = 0
+        for ticket in self.head(places):
+            if ticket.uncached >= request.num_new or ticket.level > request.admitted_level or not room.fits(ticket.request, ticket.matched):
+                break
+            room.take(ticket.request)
+            total += ticket.uncached
+        return total
 
     def worst(self) -> Ticket | None:
         """Return whose priority is the lowest, the latest arrival of several, of those that have not run yet."""

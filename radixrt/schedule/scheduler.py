@@ -152,7 +152,7 @@ class Scheduler:
         sent_back = self._preempt()
         retractions = self.counters.retractions
         self.verifier.num_rows = len(self.running)
-        rows = self._extension.fill(budget, prompts_wait=bool(self.waiting))
+        rows = self._extension.fill(budget, self.waiting)
         if self.counters.retractions == retractions:
             self._admission.fill(self.running, budget, partial(self._start, rows), self._now, sent_back)
         else:  # whoever was just sent away would only come back to be sent away again

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from scheduling import Drive, counts
 
@@ -268,6 +270,40 @@ def test_whole_prompts_are_not_cut_and_the_first_may_be_too_long() -> None:
     assert counts(drive.step()) == {0: 1, 1: 10, 2: 6}
     assert counts(drive.step())[3] == 1
     drive.drain()
+
+
+@pytest.mark.parametrize(("name", "first"), [("shortest-prefill-first", {0: 10, 1: 6}), ("fcfs", {0: 16}), ("lpm", {0: 16})])
+def test_a_prompt_in_chunks_leaves_room_to_a_shorter_one_where_the_shortest_goes_first(name: str, first: dict[int, int]) -> None:
+    drive = Drive(budget=16, name=name)
+    drive.add(0, range(100))
+    drive.step()
+    drive.add(1, range(200, 206))
+    drive.add(2, range(300, 400))
+    assert counts(drive.step()) == first
+
+
+@pytest.mark.parametrize(
+    ("options", "length", "priority"),
+    [({"max_running": 1}, 6, 0), ({}, 90, 0), ({"num_slots": 124}, 20, 0), ({"priorities": Priorities()}, 6, -1)],
+    ids=["no place", "more to compute", "no room", "lower priority"],
+)
+def test_a_prompt_in_chunks_leaves_nothing_to_whoever_could_not_start(options: dict[str, Any], length: int, priority: int) -> None:
+    drive = Drive(budget=16, name="shortest-prefill-first", **options)
+    drive.add(0, range(100), 20)
+    drive.step()
+    drive.add(1, range(200, 200 + length), priority=priority)
+    assert counts(drive.step()) == {0: 16}
+
+
+def test_a_long_prompt_goes_on_under_an_endless_stream_of_short_ones() -> None:
+    drive = Drive(budget=16, name="shortest-prefill-first", num_slots=4000)
+    drive.add(0, range(400), 1)
+    for uid in range(1, 200):
+        drive.add(uid, range(1000 * uid, 1000 * uid + 15), 1)
+        drive.step()
+        if 0 in drive.finished:
+            break
+    assert 0 in drive.finished and uid <= 400 / 4 + 2, "a quarter of each step is its own"
 
 
 def test_guessed_tokens_leave_prompts_their_share() -> None:
