@@ -11,11 +11,10 @@ from typing import Any, Literal
 import msgspec
 
 from radixrt.errors import RequestError
+from radixrt.limits import DEFAULTS, Limits
 from radixrt.text.tools.formats import CallFormat, Frame
 from radixrt.types import GrammarOptions, GrammarSpec
 
-MAX_TOOLS = 256
-MAX_TOOLS_BYTES = 256 << 10
 MAX_DEPTH = 64
 _NAME = re.compile(r"[A-Za-z0-9_.\-]{1,128}")
 _OPTIONAL: tuple[tuple[str, type[object], str], ...] = (
@@ -64,15 +63,16 @@ def _spec(
 
 
 def tool_use(
-    tools: Sequence[Mapping[str, Any]] | None, tool_choice: object, parallel_tool_calls: bool | None, form: CallFormat | None
+    tools: Sequence[Mapping[str, Any]] | None, tool_choice: object, parallel_tool_calls: bool | None, form: CallFormat | None,
+    limits: Limits = DEFAULTS,
 ) -> ToolUse:
     """Read the tools of a body; ``form`` is how the model writes calls, None when its calls are not read.  Raises RequestError."""
     if not tools:
         if tool_choice not in (None, "none", "auto"):
             raise RequestError("tool_choice needs tools.", param="tool_choice", code="invalid_value")
         return ToolUse()
-    if len(tools) > MAX_TOOLS:
-        raise RequestError(f"tools takes at most {MAX_TOOLS} tools, got {len(tools)}.", param="tools", code="invalid_value")
+    if len(tools) > limits.max_tools:
+        raise RequestError(f"tools takes at most {limits.max_tools} tools, got {len(tools)}.", param="tools", code="invalid_value")
     schemas: dict[str, Mapping[str, Any]] = {}
     strict = set()
     for i, tool in enumerate(tools):
@@ -83,8 +83,8 @@ def tool_use(
         schemas[name] = schema
         if is_strict:
             strict.add(name)
-    if len(json.dumps(tools, ensure_ascii=False).encode(errors="surrogatepass")) > MAX_TOOLS_BYTES:
-        raise RequestError(f"tools are larger than {MAX_TOOLS_BYTES} bytes.", param="tools", code="tools_too_large")
+    if len(json.dumps(tools, ensure_ascii=False).encode(errors="surrogatepass")) > limits.max_tools_bytes:
+        raise RequestError(f"tools are larger than {limits.max_tools_bytes} bytes.", param="tools", code="tools_too_large")
     mode, names = _choice(tool_choice, schemas)
     if mode == "none":
         return ToolUse(tools)

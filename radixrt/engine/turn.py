@@ -10,6 +10,7 @@ import msgspec
 
 from radixrt.engine.tools import ToolUse, tool_use
 from radixrt.errors import RequestError
+from radixrt.limits import DEFAULTS, Limits
 from radixrt.text.answer_formats import AnswerFormats
 from radixrt.text.answer_parser import AnswerParser
 from radixrt.text.pieces import Message, Piece
@@ -56,10 +57,10 @@ class Turn:
 
 def read_tools(
     formats: AnswerFormats, tools: Sequence[Mapping[str, Any]] | None, tool_choice: object, parallel_tool_calls: bool | None,
-    sampling: SamplingParams,
+    sampling: SamplingParams, limits: Limits = DEFAULTS,
 ) -> ToolUse:
     """Read the tools of a chat.  Raises RequestError, also when a call is required of an answer that is constrained otherwise."""
-    use = tool_use(tools, tool_choice, parallel_tool_calls, formats.calls)
+    use = tool_use(tools, tool_choice, parallel_tool_calls, formats.calls, limits)
     if use.forced and sampling.grammar is not None:
         message = "A required tool call and another constraint on the answer exclude each other."
         raise RequestError(message, param="tool_choice", code="invalid_value")

@@ -51,6 +51,9 @@ def build_app(engine: AsyncEngine, config: ServerConfig) -> FastAPI:
     app.openapi = openapi  # type: ignore[method-assign]
     app.include_router(docs_routes(openapi))
     keys = api_keys(config)
+    # What is added later lies further out.
+    if config.max_streams_per_key is not None:
+        app.add_middleware(auth.BoundStreams, most=config.max_streams_per_key)
     if keys or config.admin_api_key:
         app.add_middleware(auth.RequireKey, api_keys=keys, admin_key=config.admin_api_key)
     if config.cors_allow_origin:

@@ -1,4 +1,5 @@
-"""Who may come in: a middleware that wants an API key on every path but the health probes, and names each answer.
+"""Who may come in: middleware that wants an API key on every path but the health probes, counts what each key has open, and
+names each answer.
 
 Deny by default; decided on ``scope["path"]`` alone, never on a header, and before the body is read.
 """
@@ -11,6 +12,7 @@ import logging
 import re
 import time
 import uuid
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -25,6 +27,8 @@ logger = logging.getLogger(__name__)
 
 # /ui is a page without data, which asks its reader for the key.
 OPEN_PATHS = frozenset({"/health", "/health/live", "/health/ready", "/health_generate", "/ready", "/ui"})
+# Where ``RequireKey`` leaves the digest of the key that let a request in.
+KEY = "radixrt.key"
 REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
@@ -75,12 +79,11 @@ class RequireKey:
                 headers = {"www-authenticate": "Bearer"} if refusal.status == 401 else None
                 await ProblemResponse(refusal, headers=headers, path=scope["path"])(scope, receive, send)
                 return
+            scope[KEY] = _digest(_given(Headers(scope=scope)))
         await self._app(scope, receive, send)
 
     def _refusal(self, path: str, headers: Headers) -> Refusal | None:
-        scheme, _, token = headers.get("authorization", "").partition(" ")
-        # Header values are decoded as Latin-1, which gives back the bytes that were sent.
-        given = _digest((token if scheme.lower() == "bearer" else headers.get("x-api-key", "")).encode("latin-1", "replace"))
+        given = _digest(_given(headers))
         # Every key is compared, whichever fits.
         fits = [hmac.compare_digest(given, key) for key in self._keys]
         if self._admin is not None:
@@ -89,6 +92,43 @@ class RequireKey:
             if path in ADMIN_PATHS:
                 return Refusal(403, "This needs the admin key.", code="admin_key_required") if any(fits) else _missing()
         return None if any(fits) or not fits else _missing()
+
+
+class BoundStreams:
+    """Answer 429 to a request of a key that has so many open; without keys all clients are one.
+
+    Inside ``RequireKey``, which says whose a request is.  Counts what brings a body, but not what an administrator needs to
+    end the others.
+    """
+
+    def __init__(self, app: ASGIApp, most: int) -> None:
+        self._app = app
+        self._most = most
+        self._open: Counter[bytes] = Counter()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] != "POST" or scope["path"] in ADMIN_PATHS:
+            await self._app(scope, receive, send)
+            return
+        key = scope.get(KEY, b"")
+        if self._open[key] >= self._most:
+            refusal = Refusal(429, f"This key has {self._most} requests open, which is the most.", code="too_many_streams")
+            await ProblemResponse(refusal, path=scope["path"])(scope, receive, send)
+            return
+        self._open[key] += 1
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            self._open[key] -= 1
+            if not self._open[key]:
+                del self._open[key]
+
+
+def _given(headers: Headers) -> bytes:
+    """The key that a request brings."""
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    # Header values are decoded as Latin-1, which gives back the bytes that were sent.
+    return (token if scheme.lower() == "bearer" else headers.get("x-api-key", "")).encode("latin-1", "replace")
 
 
 def _missing() -> Refusal:

@@ -128,6 +128,13 @@ def check_logit_bias(bias: dict[int, float] | None, limits: Limits = DEFAULTS) -
     return bias or {}
 
 
+def check_top_logprobs(count: int | None, name: str, limits: Limits = DEFAULTS) -> int:
+    """Return how many alternatives of a position are reported, in [0, max_top_logprobs]."""
+    if count is not None and not 0 <= count <= limits.max_top_logprobs:
+        raise InvalidSampling(f"{name} must be in [0, {limits.max_top_logprobs}], got {count}.", param=name)
+    return count or 0
+
+
 def namespace(cache_salt: str | None, extra_key: str | None) -> Namespace:
     """Return the cache namespace of a request."""
     for name, value in (("cache_salt", cache_salt), ("extra_key", extra_key)):

@@ -66,5 +66,5 @@ async def _read(service: Service, raw: dict[str, Any]) -> _Asked:
     body, plan = chat_plan(raw, service.vocab_size, service.config)
     check_model(body.model, service.model_names)
     options = chat_options(body)
-    use = read_tools(service.engine.formats, body.tools, body.tool_choice, body.parallel_tool_calls, plan.sampling)
+    use = read_tools(service.engine.formats, body.tools, body.tool_choice, body.parallel_tool_calls, plan.sampling, service.config)
     return _Asked(body, plan, use, await service.engine.encode_chat(body.messages, tools=use.tools or None, **options))

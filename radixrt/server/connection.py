@@ -12,14 +12,12 @@ import logging
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from radixrt.errors import RadixrtError
+from radixrt.limits import DEFAULTS, Limits
 from radixrt.server.problems import Refusal, error_json
 
-MAX_HEAD_BYTES = 64 << 10
-HEAD_TIMEOUT = 10.0
-# A client that is to take something must take so many bytes in such a time.
-STALL_TIMEOUT = 30.0
+# A client that is to take something must take so many bytes within the stall timeout.
 STALL_BYTES = 1 << 10
-# How long a connection that is to be closed may go on sending its request; STALL_TIMEOUT at the server's end.
+# How long a connection that is to be closed may go on sending its request; the stall timeout at the server's end.
 LINGER = 1.0
 # The ASGI extension under which a request finds the connection's own ``send``, for the pieces of a body once its head has
 # gone through everything in between: middleware here looks at heads only, and there are six layers of it.
@@ -32,9 +30,10 @@ INVALID = Refusal(400, "The request is not valid HTTP.", code="invalid_http")
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """A connection whose request heads are bounded in size and time, and whose answers are in time."""
+    """A connection whose request heads are bounded in size and time, and whose answers are in time; ``within`` says by what."""
 
     transport: asyncio.Transport
+    limits = DEFAULTS
     _in_head = True
     _head_bytes = 0
     _tail = b""
@@ -45,10 +44,15 @@ class BoundedProtocol(HttpToolsProtocol):
     _unsent = 0
     _close_timer: asyncio.TimerHandle | None = None
 
+    @classmethod
+    def within(cls, limits: Limits) -> type[BoundedProtocol]:
+        """Return the same protocol with other limits; uvicorn makes the instances."""
+        return type(cls.__name__, (cls,), {"limits": limits})
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._stall_timeout = STALL_TIMEOUT
-        self._head_timer = self.loop.call_later(HEAD_TIMEOUT, self._head_is_late)
+        self._stall_timeout = self.limits.stall_timeout
+        self._head_timer = self.loop.call_later(self.limits.head_timeout, self._head_is_late)
 
     def connection_lost(self, exc: Exception | None) -> None:
         for timer in (self._head_timer, self._stall_timer, self._close_timer):
@@ -61,10 +65,10 @@ class BoundedProtocol(HttpToolsProtocol):
             return
         if self._in_head:
             if self._head_timer is None:
-                self._head_timer = self.loop.call_later(HEAD_TIMEOUT, self._head_is_late)
+                self._head_timer = self.loop.call_later(self.limits.head_timeout, self._head_is_late)
             # Counted in whole reads: a body that comes along with the head may use up the bound too, never the other way round.
             self._head_bytes += len(data)
-            if self._head_bytes > MAX_HEAD_BYTES and not self._ends_head(data):
+            if self._head_bytes > self.limits.max_head_bytes and not self._ends_head(data):
                 self._refuse(TOO_LARGE)
                 return
             self._tail = data[-3:]
@@ -124,7 +128,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def _ends_head(self, data: bytes) -> bool:
         """Whether the head ends in this read within its bound."""
         end = (self._tail + data).find(b"\r\n\r\n")
-        return end >= 0 and self._head_bytes - len(data) + end <= MAX_HEAD_BYTES
+        return end >= 0 and self._head_bytes - len(data) + end <= self.limits.max_head_bytes
 
     def _head_is_late(self) -> None:
         self._head_timer = None

@@ -26,11 +26,11 @@ from radixrt.server.app import build_app
 from radixrt.server.auth import api_keys
 from radixrt.server.connection import BoundedProtocol
 from radixrt.server.screen import Screen
+from radixrt.types import MAX_TOP_LOGPROBS
 
 logger = logging.getLogger(__name__)
 
 BACKLOG = 2048
-KEEP_ALIVE_TIMEOUT = 30
 # After the drain nothing is open but connections in the middle of sending a request.
 CLOSE_TIMEOUT = 3
 EXIT_FAILURE = 1
@@ -42,6 +42,8 @@ def check(config: ServerConfig) -> None:
     if not 0 <= config.port <= 65535:
         raise ConfigError(f"--port must be in [0, 65535], got {config.port}")
     config.check()
+    if config.max_top_logprobs > MAX_TOP_LOGPROBS:
+        raise ConfigError(f"--max-top-logprobs must be in [1, {MAX_TOP_LOGPROBS}], got {config.max_top_logprobs}")
     if config.dp_size < 1:
         raise ConfigError(f"--dp-size must be at least 1, got {config.dp_size}")
     if config.dp_size > 1 and config.port == 0:
@@ -120,9 +122,9 @@ class _Run:
         self._screen = Screen(config, listener.getsockname()[1])
         self._http = _QuietServer(
             uvicorn.Config(
-                build_app(engine, config), http=BoundedProtocol, ws="none", lifespan="off", access_log=False, log_config=None,
-                server_header=False, backlog=BACKLOG, timeout_keep_alive=KEEP_ALIVE_TIMEOUT, timeout_graceful_shutdown=CLOSE_TIMEOUT,
-                ssl_certfile=config.ssl_certfile, ssl_keyfile=config.ssl_keyfile,
+                build_app(engine, config), http=BoundedProtocol.within(config), ws="none", lifespan="off", access_log=False,
+                log_config=None, server_header=False, backlog=BACKLOG, timeout_keep_alive=config.keep_alive_timeout,
+                timeout_graceful_shutdown=CLOSE_TIMEOUT, ssl_certfile=config.ssl_certfile, ssl_keyfile=config.ssl_keyfile,
             )
         )
 

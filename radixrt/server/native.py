@@ -86,9 +86,8 @@ def native_plans(
         logprobs = None
         if wanted[i]:
             start = starts[i]
-            logprobs = LogprobOptions(start_len=-1 if start is None else start, top=tops[i] or 0, token_ids=ids[i])
-            if logprobs.top < 0:
-                logprobs.validate(vocab_size, 0)
+            top = bodies.check_top_logprobs(tops[i], "top_logprobs_num", limits)
+            logprobs = LogprobOptions(start_len=-1 if start is None else start, top=top, token_ids=ids[i])
         plan = Plan(
             sampling=samplings[i], logprobs=logprobs, namespace=space, priority=body.priority or 0, rid=None, stream=bool(body.stream),
             include_usage=False, session=sessions[i], want_report=bool(body.return_cache_report),

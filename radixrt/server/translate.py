@@ -18,7 +18,7 @@ from radixrt.grammar import spellings
 from radixrt.limits import DEFAULTS, Limits
 from radixrt.server import bodies
 from radixrt.server.problems import excerpt
-from radixrt.types import MAX_TOP_LOGPROBS, LogprobOptions, Namespace, SamplingParams
+from radixrt.types import LogprobOptions, Namespace, SamplingParams
 
 COMPLETION_MAX_TOKENS = 16
 
@@ -171,7 +171,7 @@ def chat_plan(raw: dict[str, Any], vocab_size: int, limits: Limits = DEFAULTS) -
     limit = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
     if body.top_logprobs and not body.logprobs:
         raise RequestError("top_logprobs needs logprobs: true.", param="top_logprobs", code="invalid_value")
-    logprobs = LogprobOptions(top=body.top_logprobs or 0) if body.logprobs else None
+    logprobs = LogprobOptions(top=bodies.check_top_logprobs(body.top_logprobs, "top_logprobs", limits)) if body.logprobs else None
     return body, _plan(body, getattr(body, limit), limit, logprobs, vocab_size, limits)
 
 
@@ -181,8 +181,7 @@ def completion_plan(raw: dict[str, Any], vocab_size: int, limits: Limits = DEFAU
     body = bodies.typed(raw, CompletionBody)
     if body.best_of is not None and body.best_of != (body.n or 1):
         raise RequestError("best_of other than n is not supported.", param="best_of", code="unsupported_parameter")
-    if body.logprobs is not None and not 0 <= body.logprobs <= MAX_TOP_LOGPROBS:
-        raise InvalidSampling(f"logprobs must be in [0, {MAX_TOP_LOGPROBS}], got {body.logprobs}.", param="logprobs")
+    bodies.check_top_logprobs(body.logprobs, "logprobs", limits)
     if body.echo and body.stream and body.logprobs is not None:
         raise RequestError("echo with logprobs cannot be streamed.", param="echo", code="unsupported_parameter")
     logprobs = None if body.logprobs is None else LogprobOptions(start_len=0 if body.echo else -1, top=body.logprobs)

@@ -11,7 +11,7 @@ import pytest
 
 from radixrt.config import ServerConfig
 from radixrt.errors import ConfigError
-from radixrt.server.auth import ADMIN_PATHS, RequireKey, api_keys
+from radixrt.server.auth import ADMIN_PATHS, BoundStreams, RequireKey, api_keys
 
 
 def status(path: str, *headers: tuple[str, str], keys: tuple[str, ...] = (), admin: str | None = None) -> tuple[int, Any]:
@@ -72,3 +72,45 @@ def test_keys_come_from_flags_and_a_file(tmp_path: Path) -> None:
     for options in ({"api_key_file": str(file)}, {"api_key_file": str(tmp_path / "none")}, {"admin_api_key": " "}):
         with pytest.raises(ConfigError):
             api_keys(ServerConfig(**options))
+
+
+def test_a_key_has_so_many_requests_open_and_others_have_theirs() -> None:
+    async def run(keys: tuple[str, ...]) -> None:
+        leave = asyncio.Event()
+
+        async def app(scope: Any, receive: Any, send: Any) -> None:
+            if scope["path"] == "/breaks":
+                raise RuntimeError
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await leave.wait()
+
+        bounded: Any = BoundStreams(app, most=2)
+        if keys:
+            bounded = RequireKey(bounded, keys)
+
+        async def ask(key: str = "one", path: str = "/v1/completions", method: str = "POST") -> tuple[int, asyncio.Task[None]]:
+            sent: list[dict[str, Any]] = []
+
+            async def send(message: Any) -> None:
+                sent.append(message)
+
+            headers = [(name.encode(), value.encode()) for name, value in (bearer(key),)]
+            task = asyncio.create_task(bounded({"type": "http", "method": method, "path": path, "headers": headers}, None, send))
+            await asyncio.sleep(0.01)
+            return (sent[0]["status"] if sent else 0), task
+
+        assert [(await ask())[0], (await ask())[0]] == [200, 200]
+        refused, task = await ask()
+        assert refused == 429 and task.done()
+        assert (await ask("two"))[0] == (200 if keys else 429)
+        assert (await ask(path="/abort_request"))[0] == 200
+        assert (await ask(method="GET"))[0] == 200
+        leave.set()
+        await asyncio.sleep(0.01)
+        for _ in range(3):
+            with pytest.raises(RuntimeError):
+                await (await ask(path="/breaks"))[1]
+        assert (await ask())[0] == 200
+
+    asyncio.run(run(("one", "two")))
+    asyncio.run(run(()))

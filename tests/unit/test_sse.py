@@ -13,6 +13,7 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from radixrt.errors import EngineStopped
+from radixrt.limits import DEFAULTS, Limits
 from radixrt.server import aside, connection, sse
 from radixrt.server.auth import NameAnswers
 from radixrt.server.wire import ChatWriter, CompletionWriter, TokenNames, usage_object
@@ -322,7 +323,7 @@ class FakeTransport(asyncio.Transport):
         pass
 
 
-def head_of(*parts: bytes, wait: float = 0.0) -> tuple[FakeTransport, int]:
+def head_of(*parts: bytes, wait: float = 0.0, limits: Limits = DEFAULTS) -> tuple[FakeTransport, int]:
     """Feed a connection; return its transport and how many requests were started."""
     started = 0
 
@@ -334,7 +335,7 @@ def head_of(*parts: bytes, wait: float = 0.0) -> tuple[FakeTransport, int]:
 
     async def run() -> FakeTransport:
         transport = FakeTransport()
-        protocol = connection.BoundedProtocol(uvicorn.Config(app, ws="none", log_config=None), ServerState(), {})
+        protocol = connection.BoundedProtocol.within(limits)(uvicorn.Config(app, ws="none", log_config=None), ServerState(), {})
         protocol.connection_made(transport)
         for part in parts:
             protocol.data_received(part)
@@ -349,10 +350,10 @@ REQUEST = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n"
 
 
 def test_head_beyond_its_bound_is_431_and_a_large_body_is_not() -> None:
-    transport, started = head_of(REQUEST, b"X-A: " + b"a" * connection.MAX_HEAD_BYTES)
+    transport, started = head_of(REQUEST, b"X-A: " + b"a" * DEFAULTS.max_head_bytes)
     assert transport.written.startswith(b"HTTP/1.1 431 ")
     assert (transport.closed, started) == (True, 0)
-    body = b"a" * (2 * connection.MAX_HEAD_BYTES)
+    body = b"a" * (2 * DEFAULTS.max_head_bytes)
     large = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r" % len(body)
     transport, started = head_of(large, b"\n" + body)
     assert transport.written.startswith(b"HTTP/1.1 200 ")
@@ -360,23 +361,29 @@ def test_head_beyond_its_bound_is_431_and_a_large_body_is_not() -> None:
 
 
 def test_bound_counts_each_head_anew() -> None:
-    request = REQUEST + b"X-A: " + b"a" * (connection.MAX_HEAD_BYTES * 2 // 3) + b"\r\n\r\nabc"
+    request = REQUEST + b"X-A: " + b"a" * (DEFAULTS.max_head_bytes * 2 // 3) + b"\r\n\r\nabc"
     assert head_of(request, request, request)[1] == 3
 
 
-def test_head_that_does_not_come_closes_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "HEAD_TIMEOUT", 0.05)
-    assert head_of(REQUEST, wait=0.2)[0].closed
-    assert head_of(wait=0.2)[0].closed
-    assert not head_of(REQUEST + b"\r\n", wait=0.2)[0].closed
+def test_head_that_does_not_come_closes_the_connection() -> None:
+    limits = Limits(head_timeout=0.05)
+    assert head_of(REQUEST, wait=0.2, limits=limits)[0].closed
+    assert head_of(wait=0.2, limits=limits)[0].closed
+    assert not head_of(REQUEST + b"\r\n", wait=0.2, limits=limits)[0].closed
 
 
-def stalled(*sizes: int, then: Any = lambda protocol: None) -> FakeTransport:
+def test_each_server_has_bounds_of_its_own() -> None:
+    request = REQUEST + b"X-A: " + b"a" * 100 + b"\r\n\r\nabc"
+    assert head_of(request, limits=Limits(max_head_bytes=64))[0].written.startswith(b"HTTP/1.1 431 ")
+    assert head_of(request)[0].written.startswith(b"HTTP/1.1 200 ")
+
+
+def stalled(*sizes: int, then: Any = lambda protocol: None, limits: Limits = DEFAULTS) -> FakeTransport:
     """Let a transport's unsent bytes go through ``sizes``, a stall's time each, while writing is paused."""
 
     async def run() -> FakeTransport:
         transport = FakeTransport()
-        protocol = connection.BoundedProtocol(uvicorn.Config(lambda *_: None, ws="none", log_config=None), ServerState(), {})  # type: ignore[arg-type]
+        protocol = connection.BoundedProtocol.within(limits)(uvicorn.Config(lambda *_: None, ws="none", log_config=None), ServerState(), {})  # type: ignore[arg-type]
         protocol.connection_made(transport)
         transport.unsent = sizes[0]
         protocol.pause_writing()
@@ -391,13 +398,13 @@ def stalled(*sizes: int, then: Any = lambda protocol: None) -> FakeTransport:
     return asyncio.run(run())
 
 
-def test_client_that_takes_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "STALL_TIMEOUT", 0.05)
+def test_client_that_takes_nothing_is_cut_off() -> None:
+    limits = Limits(stall_timeout=0.05)
     step = connection.STALL_BYTES
-    assert stalled(9 * step, 9 * step, 9 * step).aborted
-    assert stalled(9 * step, 8 * step, 8 * step, 8 * step).aborted
-    assert stalled(9 * step, 9 * step - 1, 9 * step - 2).aborted
-    assert not stalled(9 * step, 8 * step, 7 * step, 0, 0).aborted
+    assert stalled(9 * step, 9 * step, 9 * step, limits=limits).aborted
+    assert stalled(9 * step, 8 * step, 8 * step, 8 * step, limits=limits).aborted
+    assert stalled(9 * step, 9 * step - 1, 9 * step - 2, limits=limits).aborted
+    assert not stalled(9 * step, 8 * step, 7 * step, 0, 0, limits=limits).aborted
 
 
 def test_end_of_the_server_waits_for_nobody_who_takes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

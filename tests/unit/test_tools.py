@@ -9,9 +9,10 @@ import pytest
 
 from radixrt.engine.grammars import GrammarDesk
 from radixrt.engine.stream import Answer
-from radixrt.engine.tools import MAX_TOOLS, ToolUse, tool_use
+from radixrt.engine.tools import ToolUse, tool_use
 from radixrt.engine.turn import Turn
 from radixrt.errors import ConfigError, GrammarError, RequestError
+from radixrt.limits import DEFAULTS, Limits
 from radixrt.server.choices import Choice, Ended
 from radixrt.server.wire import ChatWriter, TokenNames, chat_completion
 from radixrt.text.answer_formats import AnswerFormats
@@ -75,7 +76,7 @@ def test_choices(choice: Any, parallel: bool | None, callable: list[str], forced
         ([tool("f", parameters=[])], None, "tools[0].function.parameters"),
         ([tool("f", parameters={"type": "array"})], None, "tools[0].function.parameters"),
         ([tool("f", strict="yes")], None, "tools[0].function.strict"),
-        ([tool(f"f{i}") for i in range(MAX_TOOLS + 1)], None, "tools"),
+        ([tool(f"f{i}") for i in range(DEFAULTS.max_tools + 1)], None, "tools"),
         ([tool("f", description="x" * (256 << 10))], None, "tools"),
     ],
 )
@@ -84,6 +85,15 @@ def test_what_is_no_tool_is_refused(tools: Any, choice: Any, param: str) -> None
         use(choice, tools=tools)
     assert error.value.param == param
     assert error.value.status == 400
+
+
+def test_limits_say_how_many_tools_and_how_large() -> None:
+    tools = [tool(f"f{i}") for i in range(3)]
+    assert len(tool_use(tools, None, None, HERMES, Limits(max_tools=3)).tools) == 3
+    with pytest.raises(RequestError, match="at most 2"):
+        tool_use(tools, None, None, HERMES, Limits(max_tools=2))
+    with pytest.raises(RequestError, match="larger than 20 bytes"):
+        tool_use(tools, None, None, HERMES, Limits(max_tools_bytes=20))
 
 
 def test_deep_schemas_are_refused_before_anything_recurses() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -107,6 +108,22 @@ def test_completion_echo_reports_the_prompt_too() -> None:
     assert completion_plan(TEXT | {"logprobs": 0}, VOCAB)[1].logprobs == LogprobOptions()
     with pytest.raises(RequestError, match="cannot be streamed"):
         completion_plan(TEXT | {"logprobs": 1, "echo": True, "stream": True}, VOCAB)
+
+
+def test_alternatives_of_a_position_have_a_limit_on_every_route() -> None:
+    limits = Limits(max_top_logprobs=3)
+    asks: dict[str, Callable[[dict[str, Any]], Plan]] = {
+        "top_logprobs": lambda extra: chat_plan(CHAT | {"logprobs": True} | extra, VOCAB, limits)[1],
+        "logprobs": lambda extra: completion_plan(TEXT | extra, VOCAB, limits)[1],
+        "top_logprobs_num": lambda extra: native_plans({"text": "a", "return_logprob": True} | extra, VOCAB, lambda *_: None, limits)[2][0],
+    }
+    for name, ask in asks.items():
+        options = ask({name: 3}).logprobs
+        assert options is not None and options.top == 3
+        for count in (4, -1):
+            with pytest.raises(InvalidSampling, match=f"^{name} must be in") as error:
+                ask({name: count})
+            assert error.value.param == name
 
 
 def test_errors_name_the_field_as_the_caller_wrote_it() -> None:
