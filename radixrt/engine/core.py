@@ -39,6 +39,7 @@ from radixrt.models.config import ModelShape
 from radixrt.runner.loader import load_model
 from radixrt.runner.runner import ModelRunner
 from radixrt.runner.stream import InlineStream, Stream, ThreadStream
+from radixrt.schedule import waits
 from radixrt.schedule.batching import build_batch, build_sampling, read_results
 from radixrt.schedule.drafter import Drafter
 from radixrt.schedule.masks import MaskArena
@@ -213,7 +214,7 @@ class EngineCore:
         if request.logprobs is not None:
             request.logprobs.validate(info.vocab_size, len(request.prompt))
         if sampling.grammar is None:
-            self._queue(request, None)
+            self._queue(request, None, 0.0)
         elif self._grammars is None:
             raise GrammarError("This engine has no tokenizer, which constraints need.")
         elif self._scheduler.max_queued is not None and len(self._grammars) >= self._scheduler.max_queued:
@@ -221,7 +222,7 @@ class EngineCore:
         else:
             self._grammars.add(request, sampling.grammar, time.monotonic())
 
-    def _queue(self, request: GenerateRequest, grammar: Grammar | None) -> None:
+    def _queue(self, request: GenerateRequest, grammar: Grammar | None, waited: float) -> None:
         """Hand a request that was checked, with its grammar, to the scheduler; raises GrammarError and Overloaded."""
         info, sampling = self.info, request.sampling
         longest = min(info.context_length, info.capacity_tokens)
@@ -245,6 +246,8 @@ class EngineCore:
                 closing = Closing(state, grammar.min_tokens)
                 closing.begin(room)
         queued = Request(request, max_length=max_length, stop_ids=stop_ids, seed=seed, grammar=state, closing=closing)
+        if waited:
+            queued.waits[waits.GRAMMAR] = waited
         self._scheduler.add(queued, time.monotonic())
 
     def abort(self, uid: int) -> None:

@@ -20,7 +20,8 @@ from radixrt.weights.resolve import resolve_model
 # How often somebody who has nothing else to do is to look whether a grammar is ready, in seconds.
 LOOK_SECONDS = 0.001
 
-Queue = Callable[[GenerateRequest, Grammar | None], None]
+# Takes a request, its grammar, and the seconds for which it has waited for that.
+Queue = Callable[[GenerateRequest, Grammar | None, float], None]
 
 
 @dataclass(slots=True)
@@ -63,12 +64,12 @@ class GrammarDesk:
         except GrammarError:
             if not _may_fail(spec):
                 raise
-            self._queue(request, None)
+            self._queue(request, None, 0.0)
             return
         job = self._service.compile(spec)
         if job.done():
             self._service.release(job)
-            self._queue(request, _result(job, spec))
+            self._queue(request, _result(job, spec), 0.0)
         else:
             self._waiting[request.uid] = _Waiting(request, job, now)
 
@@ -98,11 +99,12 @@ class GrammarDesk:
         self._service.close()
 
     def _admit(self, uid: int, waiting: _Waiting, now: float) -> None:
-        self.wait_seconds += now - waiting.since
+        waited = now - waiting.since
+        self.wait_seconds += waited
         try:
             spec = waiting.request.sampling.grammar
             assert spec is not None
-            self._queue(waiting.request, _result(waiting.job, spec))
+            self._queue(waiting.request, _result(waiting.job, spec), waited)
         except RadixrtError as error:
             self._end(uid, ended_by(error))
         else:

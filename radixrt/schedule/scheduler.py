@@ -94,6 +94,7 @@ class Scheduler:
     def add(self, request: Request, now: float = 0.0) -> None:
         """Queue a request.  Its prompt fits the pool and the context: the caller has checked.
 
+        What its ``waits`` have already counts as time waited.
         Raises Overloaded when the queue is full, unless a request of lower priority can be ended in its place.
         """
         assert request.num_prompt >= 1 and request.max_length <= self.cache.num_slots
@@ -101,11 +102,11 @@ class Scheduler:
         request.level = 0 if self.priorities is None else self.priorities.level(request.priority)
         if self.max_queued is not None and len(self.waiting) >= self.max_queued:
             self._make_place(request)
-        request.arrival, request.arrived = self._next_arrival, now
+        request.arrival, request.arrived = self._next_arrival, now - sum(request.waits.values())
         self._next_arrival += 1
         self._requests[request.uid] = request
         self.counters.prompt_tokens += request.num_prompt
-        self._deadlines.arrive(request.uid, now)
+        self._deadlines.arrive(request.uid, request.arrived)
         self._wait(request, now)
         if request.num_scored == 0:  # nothing predicts the first token
             request.num_scored = 1

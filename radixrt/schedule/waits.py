@@ -17,6 +17,7 @@ BUDGET = "budget"  # the steps are full
 ORDER = "order"  # somebody ahead in the order waits for slots that are being kept for it
 DELAYED = "delayed"  # small prompts are gathered into one step
 PAUSED = "paused"  # the operator has stopped the engine for a while
+GRAMMAR = "grammar"  # its grammar is being compiled; that comes before the queue, and is counted by whoever compiles
 
 # Sums of seconds that cancel out leave less than this.
 ROUNDING = 1e-9

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import fake_engine
+import msgspec
 import pytest
 import torch
 
@@ -285,6 +286,18 @@ def test_many_wait_for_one_grammar_and_all_get_it(make_core: MakeCore) -> None:
     core = make_core()
     answers = drain(core, [ask(uid, slow(0.2)) for uid in range(5)])
     assert len(answers) == 5 and core.stats().grammar.compiled == 1 and core.stats().grammar.wait_seconds >= 0.2
+
+
+def test_the_wait_for_a_grammar_is_in_the_report_with_its_reason(make_core: MakeCore) -> None:
+    core = make_core()
+    started, outputs = time.monotonic(), []
+    core.add(msgspec.structs.replace(ask(1, slow(0.2)), want_report=True))
+    while not outputs or outputs[-1].finish is None:
+        outputs += core.step()
+        assert time.monotonic() - started < WAIT
+    report = outputs[-1].report
+    assert report is not None and 0.2 <= report.waited["grammar"] < time.monotonic() - started
+    assert report.waited["grammar"] == core.stats().wait_seconds["grammar"]
 
 
 def test_a_waiting_request_can_be_aborted_and_runs_out_of_time(make_core: MakeCore) -> None:

@@ -13,8 +13,8 @@ from radixrt.schedule.deadlines import Deadlines
 from radixrt.schedule.delayer import PrefillDelayer
 from radixrt.schedule.estimate import OutputEstimate
 from radixrt.schedule.priority import Priorities
-from radixrt.schedule.request import Request
-from radixrt.types import FinishReason
+from radixrt.schedule.request import Request, Status
+from radixrt.types import FinishReason, GenerateRequest, SamplingParams
 
 PREAMBLE = list(range(1, 61))
 
@@ -164,6 +164,21 @@ def test_who_waits_or_runs_too_long_is_told_so() -> None:
     assert drive.finished[0].status == 503 and "ran" in (drive.finished[0].message or "")
     assert len(drive.tokens[0]) == 8, "what there is is given"
     assert not drive.scheduler.has_work() and drive.scheduler.counters.timeouts == 2
+
+
+def test_what_was_waited_before_the_queue_counts_for_limits_and_reasons() -> None:
+    drive = Drive(max_running=1, deadlines=Deadlines(waiting=5.0), name="fcfs")
+    drive.now = 10.0
+    drive.add(0, [1, 2], 50)
+    request = Request(GenerateRequest(uid=1, prompt=[3, 4], sampling=SamplingParams()), max_length=6)
+    request.waits["grammar"] = 4.0
+    drive.scheduler.add(request, drive.now)
+    assert request.arrived == 6.0
+    while request.status is not Status.FINISHED:
+        drive.scheduler.commit(step := drive.scheduler.schedule(drive.now), drive.results(step))
+        drive.now += 0.5
+    assert drive.now == 11.5, "a second in the queue is the fifth"
+    assert request.waits == {"grammar": 4.0, "slots": 1.0}
 
 
 def test_a_retracted_request_no_longer_has_a_waiting_deadline() -> None:

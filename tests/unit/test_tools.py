@@ -315,7 +315,7 @@ def test_calls_that_nobody_requires_need_no_constraint(strict: bool, choice: str
     turn = Turn.of(formats, use(choice, tools=[tool("f", strict=strict)]), SamplingParams(), [1])
     assert turn.sampling.grammar is not None
     taken: list[object] = []
-    desk = GrammarDesk(Refusing(), lambda request, grammar: taken.append(grammar))  # type: ignore[arg-type]
+    desk = GrammarDesk(Refusing(), lambda request, grammar, waited: taken.append(grammar))  # type: ignore[arg-type]
     request = GenerateRequest(uid=1, prompt=[1], sampling=turn.sampling)
     if queued:
         desk.add(request, turn.sampling.grammar, 0.0)
