@@ -210,6 +210,10 @@ class ServerConfig(Limits):
         None, "append a line for every request to a file, to replay it with radixrt bench: times, lengths and keyed hashes, no text",
         metavar="FILE",
     )
+    otlp_traces_endpoint: str | None = option(
+        None, "send spans of every request to this OpenTelemetry collector, by OTLP over HTTP (needs the extra otel); no text is in them",
+        metavar="URL",
+    )
     keep_volatile_prompt_lines: bool = option(
         False, "leave lines that agents change with every request where they are in system prompts, though they end shared prefixes there"
     )

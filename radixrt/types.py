@@ -287,6 +287,7 @@ class TokenOutput(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     ``logprobs`` has one entry a token when asked for; ``prompt_logprobs`` the next run of prompt positions.
     ``cached_tokens``: prompt tokens found in the cache at first admission.  ``report``: with the last output, when asked for.
+    ``queued``: seconds that the request had waited when it was admitted first.
     """
 
     uid: int
@@ -297,6 +298,7 @@ class TokenOutput(msgspec.Struct, frozen=True, array_like=True, gc=False):
     cached_tokens: int = 0
     num_retractions: int = 0
     report: CacheReport | None = None
+    queued: float = 0.0
 
 
 class Usage(msgspec.Struct, frozen=True, gc=False):

@@ -11,7 +11,8 @@ import functools
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -29,6 +30,10 @@ from radixrt.errors import EngineStopped
 from radixrt.text.tokenizer import Tokenizer
 from radixrt.types import Finish, FinishReason, GenerateRequest, RequestOutput, TokenOutput, Usage
 
+if TYPE_CHECKING:
+    # Needs the extra otel, and is there only where somebody asked for spans.
+    from radixrt.engine.spans import AnswerSpan, SpanRecorder
+
 logger = logging.getLogger(__name__)
 
 
@@ -44,6 +49,8 @@ class _OpenAnswer:
     turn: Turn | None = None
     check: FinalCheck | None = None
     last_token: float | None = None
+    span: AnswerSpan | None = None
+    usage: Usage = field(default_factory=Usage)
 
 
 class OpenAnswers:
@@ -56,12 +63,14 @@ class OpenAnswers:
     _tokenizer: Tokenizer
 
     def __init__(
-        self, submit: Callable[[Command], None], *, metrics: Metrics, sessions: SessionCalls, recorder: TraceRecorder | None = None
+        self, submit: Callable[[Command], None], *, metrics: Metrics, sessions: SessionCalls, recorder: TraceRecorder | None = None,
+        spans: SpanRecorder | None = None,
     ) -> None:
         self._submit = submit
         self._metrics = metrics
         self._sessions = sessions
         self._recorder = recorder
+        self._spans = spans
         self._open: dict[int, _OpenAnswer] = {}
         self._rids: dict[str, set[int]] = {}
         self._idle = asyncio.Event()
@@ -100,7 +109,10 @@ class OpenAnswers:
         self._rids[rid] = set(uids)
         for index, request in enumerate(requests):
             check = FinalCheck.of(request.sampling.grammar, self._tokenizer.eos_token_ids)
-            self._open[request.uid] = _OpenAnswer(rid, index, tokens, channel, now, turn, check)
+            span = None if self._spans is None else self._spans.begin(rid, index, request)
+            self._open[request.uid] = _OpenAnswer(
+                rid, index, tokens, channel, now, turn, check, span=span, usage=Usage(prompt_tokens=len(tokens))
+            )
             self.output.add(
                 request.uid, rid=rid, index=index, num_prompt=len(tokens), sampling=request.sampling,
                 want_logprobs=request.logprobs is not None,
@@ -112,9 +124,9 @@ class OpenAnswers:
         try:
             self._submit(Add(list(requests)))
         except BaseException:
+            lost = Finish(FinishReason.ABORT, message="the request could not be handed on", status=500)
             for uid in uids:
-                self._forget(uid, self._open[uid], failed=True)
-                self._metrics.finished(0.0, aborted=True)
+                self._forget(uid, self._open[uid], lost, now)
             raise
         return RequestStream(rid, tokens, channel, functools.partial(self._release, uids))
 
@@ -149,9 +161,12 @@ class OpenAnswers:
             if self._recorder is not None:
                 self._recorder.push(output.uid, output.tokens)
             self._metrics.tokens(len(output.tokens), now - answer.started, None if answer.last_token is None else now - answer.last_token)
+            if answer.span is not None and answer.last_token is None:
+                answer.span.first_token(now, output.queued)
             answer.last_token = now
         if event is None:
             return
+        answer.usage = event.usage
         if answer.check is not None and (failed := answer.check.push(event)) is not None:
             self._metrics.failed_check()
             logger.warning("the answer of request %s breaks its schema", answer.rid)
@@ -161,8 +176,7 @@ class OpenAnswers:
         if output.report is not None:
             event = msgspec.structs.replace(event, report=report_view(output.report, answer.prompt, self._tokenizer))
         if event.finish is not None:
-            self._forget(output.uid, answer, failed=failure(event.finish) is not None)
-            self._metrics.finished(now - answer.started, aborted=event.finish.reason is FinishReason.ABORT)
+            self._forget(output.uid, answer, event.finish, now)
         answer.channel.push(event)
 
     def end(self, message: str) -> None:
@@ -175,16 +189,19 @@ class OpenAnswers:
         for uid in uids:
             if (answer := self._open.get(uid)) is not None:
                 self._submit(Abort(uid))
-                self._forget(uid, answer, failed=False)
-                self._metrics.finished(now - answer.started, aborted=True)
+                self._forget(uid, answer, None, now)
 
-    def _forget(self, uid: int, answer: _OpenAnswer, *, failed: bool) -> None:
+    def _forget(self, uid: int, answer: _OpenAnswer, finish: Finish | None, now: float) -> None:
+        """Close the accounts of an answer; without a ``finish`` nobody waits for it."""
         del self._open[uid]
         self.output.drop(uid)
         if self._recorder is not None:
             self._recorder.end(uid)
         if answer.turn is not None:
-            self._sessions.finish(answer.turn, failed=failed)
+            self._sessions.finish(answer.turn, failed=failure(finish) is not None)
+        if answer.span is not None:
+            answer.span.end(now, answer.usage, finish)
+        self._metrics.finished(now - answer.started, aborted=finish is None or finish.reason is FinishReason.ABORT)
         siblings = self._rids[answer.rid]
         siblings.discard(uid)
         if not siblings:

@@ -13,7 +13,7 @@ import logging
 import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -50,6 +50,9 @@ from radixrt.types import (
 )
 from radixrt.weights.resolve import resolve_model
 
+if TYPE_CHECKING:
+    from radixrt.engine.spans import SpanRecorder
+
 logger = logging.getLogger(__name__)
 
 __all__ = ["Answer", "AsyncEngine", "RequestStream", "failure"]
@@ -65,7 +68,7 @@ class AsyncEngine:
 
     config: which model, and how it runs.  in_process: compute in a thread of this process instead of a worker process.
     model_name: the label of its metrics.  client and tokenizer replace what would be made from the config.
-    recorder: takes a line about every request; the caller's to close.
+    recorder: takes a line about every request, and spans makes OpenTelemetry's of it; the caller's to close.
     Raises ConfigError when the model's files cannot be found.
     """
 
@@ -78,6 +81,7 @@ class AsyncEngine:
         client: CoreClient | None = None,
         tokenizer: Tokenizer | None = None,
         recorder: TraceRecorder | None = None,
+        spans: SpanRecorder | None = None,
     ) -> None:
         model = config.model
         self.config = config
@@ -109,7 +113,7 @@ class AsyncEngine:
         self.cache = CacheCalls(self, self._tickets.ask, lambda: self.resolved.cache)
         self.sessions = SessionCalls(self._tickets.tell)
         self._hurry = asyncio.Event()
-        self._answers = OpenAnswers(self._client.submit, metrics=self.metrics, sessions=self.sessions, recorder=recorder)
+        self._answers = OpenAnswers(self._client.submit, metrics=self.metrics, sessions=self.sessions, recorder=recorder, spans=spans)
 
     @property
     def status(self) -> Status:

@@ -359,4 +359,5 @@ class Scheduler:
             report=None if finish is None or not request.want_report else CacheReport(
                 max(request.num_cached, 0), request.num_prefilled, request.waits, request.divergence
             ),
+            queued=0.0 if request.admitted is None else request.admitted - request.arrived,
         )

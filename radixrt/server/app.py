@@ -62,6 +62,11 @@ def build_app(engine: AsyncEngine, config: ServerConfig) -> FastAPI:
             CORSMiddleware, allow_origins=list(config.cors_allow_origin), allow_methods=["*"], allow_headers=["*"],
             expose_headers=["x-request-id"],
         )
+    if config.otlp_traces_endpoint is not None:
+        # Needs the extra otel.
+        from radixrt.server.tracing import FollowTrace
+
+        app.add_middleware(FollowTrace)
     # Added last, so outermost: refusals carry the request id too.
     app.add_middleware(auth.NameAnswers, log=config.log_requests)
     return app

@@ -15,6 +15,8 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import uvicorn
 
@@ -27,6 +29,9 @@ from radixrt.server.auth import api_keys
 from radixrt.server.connection import BoundedProtocol
 from radixrt.server.screen import Screen
 from radixrt.types import MAX_TOP_LOGPROBS
+
+if TYPE_CHECKING:
+    from radixrt.engine.spans import SpanRecorder
 
 logger = logging.getLogger(__name__)
 
@@ -87,8 +92,9 @@ def bind(config: ServerConfig) -> socket.socket:
 def serve(engine_config: EngineConfig, config: ServerConfig) -> int:
     """Run a server until it is told to stop; return the exit code.  Raises ConfigError before anything is served."""
     check(config)
-    with contextlib.closing(bind(config)) as listener, _recorder(config) as recorder:
-        engine = AsyncEngine(engine_config, model_name=config.served_model_name[0] if config.served_model_name else None, recorder=recorder)
+    name = config.served_model_name[0] if config.served_model_name else engine_config.model.model_path
+    with contextlib.closing(bind(config)) as listener, _recorder(config) as recorder, _spans(config, name) as spans:
+        engine = AsyncEngine(engine_config, model_name=name, recorder=recorder, spans=spans)
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
             return runner.run(_Run(engine, config, listener).run())
 
@@ -100,6 +106,22 @@ def _recorder(config: ServerConfig) -> AbstractContextManager[TraceRecorder | No
         return TraceRecorder(Path(config.record_trace))
     except OSError as error:
         raise ConfigError(f"--record-trace {config.record_trace}: {error.strerror or error}") from None
+
+
+@contextlib.contextmanager
+def _spans(config: ServerConfig, model_name: str) -> Iterator[SpanRecorder | None]:
+    endpoint = config.otlp_traces_endpoint
+    if endpoint is None:
+        yield None
+        return
+    if urlsplit(endpoint).scheme not in ("http", "https"):
+        raise ConfigError(f"--otlp-traces-endpoint must be a URL of http or https, got {endpoint}")
+    try:
+        from radixrt.engine.spans import SpanRecorder
+    except ImportError as error:
+        raise ConfigError(f"--otlp-traces-endpoint needs OpenTelemetry: pip install 'radixrt[otel]' ({error})") from None
+    with contextlib.closing(SpanRecorder.to(endpoint, model_name)) as spans:
+        yield spans
 
 
 class _QuietServer(uvicorn.Server):
