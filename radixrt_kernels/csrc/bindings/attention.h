@@ -10,6 +10,7 @@
 #include <nanobind/ndarray.h>
 
 #include "radixrt/attention.h"
+#include "radixrt/huge_pages.h"
 #include "radixrt/kv_store.h"
 #include "radixrt/thread_pool.h"
 
@@ -54,8 +55,10 @@ struct Storage {
         const std::size_t num_scales = type == KVType::int8 ? k.size() : 0;
         require(k_scale.size() == num_scales && v_scale.size() == num_scales, "[kv_storage] int8 needs scales, other types have none");
         for (std::size_t i = 0; i < k.size(); ++i) {
-            check(k[i], type);
-            check(v[i], type);
+            for (const Stored &stored : {k[i], v[i]}) {
+                check(stored, type);
+                advise_huge_pages(stored.data(), stored.nbytes());
+            }
             if (num_scales > 0) {
                 check(k_scale[i]);
                 check(v_scale[i]);

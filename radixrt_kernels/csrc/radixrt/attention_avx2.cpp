@@ -2,10 +2,12 @@
 #include "radixrt/simd_avx2.h"
 //
 #include "radixrt/attention_kernel.h"
+#include "radixrt/attention_unpacked_avx2.h"
 
 namespace radixrt {
 
-const AttentionPaths attention_avx2 = {{attend<float, false>, attend<Bf16, false>, attend<F16, false>, attend<std::int8_t, false>}};
+const AttentionPaths attention_avx2 = {{attend<float, false>, attend<Bf16, false, UnpackedBf16>, attend<F16, false>,
+                                         attend<std::int8_t, false>}};
 
 }  // namespace radixrt
 #endif

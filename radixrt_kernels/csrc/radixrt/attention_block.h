@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
+#include <utility>
 
 #include "radixrt/attention_plan.h"
 #include "radixrt/simd_exp2.h"

@@ -6,8 +6,9 @@
 namespace radixrt {
 namespace {
 
-// Query rows are the tokens of the members in order, and for each the heads that share a K/V head.
-template <class Element, bool Pairs>
+// Query rows are the tokens of the members in order, and for each the heads that share a K/V head.  ``Unpacked``, if any, computes
+// the products of few rows without packing, to the same bits.
+template <class Element, bool Pairs, class Unpacked>
 struct Worker {
     const WorkArgs &args;
     const AttentionArgs &attention;
@@ -22,7 +23,10 @@ struct Worker {
     float *queries, *sums, *total_sums, *scores, *keys, *values, *key_scales, *value_scales;
     RowState *states, *totals;
     std::int64_t *positions;
-    const Element **key_rows, **value_rows;
+    // Where K and V of a block lie: of the one at work, of the next, and what to prefetch, which is the former after the last.
+    struct Places {
+        const Element **keys, **values;
+    } here, next, ahead;
 
     explicit Worker(const WorkArgs &given)
         : args(given), attention(*given.attention), shape(attention.plan->shape()), list(*given.list), work(*given.work),
@@ -47,8 +51,10 @@ struct Worker {
         states = reinterpret_cast<RowState *>(take(heads * rows * 2));
         totals = reinterpret_cast<RowState *>(take(heads * rows * 2));
         positions = reinterpret_cast<std::int64_t *>(take(std::int64_t{rows} * 2));
-        key_rows = reinterpret_cast<const Element **>(take(kBlockKeys * 2));
-        value_rows = reinterpret_cast<const Element **>(take(kBlockKeys * 2));
+        for (Places *places : {&here, &next}) {
+            places->keys = reinterpret_cast<const Element **>(take(kBlockKeys * 2));
+            places->values = reinterpret_cast<const Element **>(take(kBlockKeys * 2));
+        }
     }
 
     const Member &member(int i) const { return list.members[list.order[i]]; }
@@ -115,10 +121,20 @@ struct Worker {
         end = end < last + 1 ? end : last + 1;
         if (shape.window > 0 && first - shape.window + 1 > begin) begin = (first - shape.window + 1) / kBlockKeys * kBlockKeys;
         const std::int32_t *slots = attention.plan->rows().page_table + member(work.member_begin).row * attention.plan->rows().page_stride;
+        const auto keys_of = [end](std::int64_t block) { return static_cast<int>(end - block < kBlockKeys ? end - block : kBlockKeys); };
+        if (begin < end) gather(slots + begin, keys_of(begin), work.head_begin, next);
         for (std::int64_t block = begin; block < end; block += kBlockKeys) {
-            const int count = static_cast<int>(end - block < kBlockKeys ? end - block : kBlockKeys);
-            const int coming = static_cast<int>(end - block - kBlockKeys < kBlockKeys ? end - block - kBlockKeys : kBlockKeys);
-            for (int head = work.head_begin; head < work.head_end; ++head) run_block(slots + block, block, count, coming, head);
+            for (int head = work.head_begin; head < work.head_end; ++head) {
+                std::swap(here, next);
+                ahead = next;
+                if (head + 1 < work.head_end)
+                    gather(slots + block, keys_of(block), head + 1, next);
+                else if (block + kBlockKeys < end)
+                    gather(slots + block + kBlockKeys, keys_of(block + kBlockKeys), work.head_begin, next);
+                else
+                    ahead = here;
+                run_block(slots + block, block, keys_of(block), head);
+            }
         }
     }
 
@@ -131,18 +147,15 @@ struct Worker {
             while (end > begin && positions[end - 1] - shape.window + 1 >= block + count) --end;
     }
 
-    void run_block(const std::int32_t *slots, std::int64_t block, int count, int coming, int head) {
+    void run_block(const std::int32_t *slots, std::int64_t block, int count, int head) {
         int begin, end;
         seeing(block, count, begin, end);
         if (begin >= end) return;
-        gather(slots, count, coming, head);
-        pack_keys<Element, Pairs>(key_rows, count, shape.head_dim, keys);
-        pack_values<Element, Pairs>(value_rows, count, shape.head_dim, padded, values);
+        if constexpr (sizeof(Element) == 1) gather_scales(slots, count, head);
         const int width = (count + kSumLanes - 1) / kSumLanes * kSumLanes;
         const std::int64_t offset = std::int64_t{head - work.head_begin} * rows;
         const bool scaled = sizeof(Element) == 1;
-        product_any<Pairs>(end - begin, queries + (offset + begin) * query_stride, query_stride, keys, kBlockKeys,
-                           scores + begin * kBlockKeys, kBlockKeys, words, width / kLanes, false);
+        score(end - begin, queries + (offset + begin) * query_stride, count, width, scores + begin * kBlockKeys);
         for (int row = begin; row < end; ++row) {
             float *at = scores + row * kBlockKeys;
             int seen_end = count, seen_begin = 0;
@@ -157,33 +170,54 @@ struct Worker {
                     sums + (offset + row) * padded, padded);
             if constexpr (Pairs) round_words(at, width / 2, at);
         }
-        product_any<Pairs>(end - begin, scores + begin * kBlockKeys, kBlockKeys, values, padded, sums + (offset + begin) * padded, padded,
-                           Pairs ? (count + 1) / 2 : count, padded / kLanes, true);
+        weigh(end - begin, scores + begin * kBlockKeys, count, sums + (offset + begin) * padded);
     }
 
-    // Find the rows of K and V in the slots of a block, and ask for those of the next.
-    void gather(const std::int32_t *slots, int count, int coming, int head) {
+    void score(int count_rows, const float *from, int count, int width, float *to) {
+        if constexpr (!std::is_void_v<Unpacked>) {
+            if (Unpacked::serves(count_rows, shape.head_dim)) {
+                // Scores of keys beyond the count are left out of the softmax, whatever they are.
+                return Unpacked::score(count_rows, from, query_stride, here.keys, ahead.keys, width, shape.head_dim, to);
+            }
+        }
+        prefetch(ahead.keys);
+        pack_keys<Element, Pairs>(here.keys, count, shape.head_dim, keys);
+        product_any<Pairs>(count_rows, from, query_stride, keys, kBlockKeys, to, kBlockKeys, words, width / kLanes, false);
+    }
+
+    void weigh(int count_rows, const float *weights, int count, float *to) {
+        if constexpr (!std::is_void_v<Unpacked>) {
+            if (Unpacked::serves(count_rows, shape.head_dim))
+                return Unpacked::weigh(count_rows, weights, here.values, ahead.values, count, shape.head_dim, to, padded);
+        }
+        prefetch(ahead.values);
+        pack_values<Element, Pairs>(here.values, count, shape.head_dim, padded, values);
+        product_any<Pairs>(count_rows, weights, kBlockKeys, values, padded, to, padded, Pairs ? (count + 1) / 2 : count, padded / kLanes, true);
+    }
+
+    // Find the rows of K and V in the slots of a block; those beyond the count are the first.
+    void gather(const std::int32_t *slots, int count, int head, const Places &to) const {
         const auto *k = static_cast<const Element *>(attention.layer.k), *v = static_cast<const Element *>(attention.layer.v);
-        const auto place = [&](int i) { return (std::int64_t{slots[i]} * shape.num_kv_heads + head) * shape.head_dim; };
-        for (int i = 0; i < count; ++i) {
-            key_rows[i] = k + place(i);
-            value_rows[i] = v + place(i);
+        for (int i = 0; i < kBlockKeys; ++i) {
+            const std::int64_t place = (std::int64_t{slots[i < count ? i : 0]} * shape.num_kv_heads + head) * shape.head_dim;
+            to.keys[i] = k + place;
+            to.values[i] = v + place;
         }
+    }
+
+    void gather_scales(const std::int32_t *slots, int count, int head) {
+        for (int i = 0; i < kBlockKeys; ++i) {
+            const std::int64_t at = i < count ? std::int64_t{slots[i]} * shape.num_kv_heads + head : 0;
+            key_scales[i] = i < count ? attention.layer.k_scale[at] : 0.0f;
+            value_scales[i] = i < count ? attention.layer.v_scale[at] : 0.0f;
+        }
+    }
+
+    // Ask for rows that the next block reads.
+    void prefetch(const Element *const *places) const {
         const int bytes = static_cast<int>(sizeof(Element)) * shape.head_dim;
-        for (int i = kBlockKeys; i < kBlockKeys + coming; ++i) {
-            const auto *next_k = reinterpret_cast<const char *>(k + place(i)), *next_v = reinterpret_cast<const char *>(v + place(i));
-            for (int byte = 0; byte < bytes; byte += 64) {
-                __builtin_prefetch(next_k + byte);
-                __builtin_prefetch(next_v + byte);
-            }
-        }
-        if constexpr (sizeof(Element) == 1) {
-            for (int i = 0; i < kBlockKeys; ++i) {
-                const std::int64_t at = i < count ? std::int64_t{slots[i]} * shape.num_kv_heads + head : 0;
-                key_scales[i] = i < count ? attention.layer.k_scale[at] : 0.0f;
-                value_scales[i] = i < count ? attention.layer.v_scale[at] : 0.0f;
-            }
-        }
+        for (int i = 0; i < kBlockKeys; ++i)
+            for (int byte = 0; byte < bytes; byte += 64) __builtin_prefetch(reinterpret_cast<const char *>(places[i]) + byte);
     }
 
     void fold_chunk(bool first) {
@@ -241,9 +275,9 @@ struct Worker {
     }
 };
 
-template <class Element, bool Pairs>
+template <class Element, bool Pairs, class Unpacked = void>
 void attend(const WorkArgs &args) {
-    Worker<Element, Pairs>(args).run();
+    Worker<Element, Pairs, Unpacked>(args).run();
 }
 
 }  // namespace
