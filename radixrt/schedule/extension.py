@@ -81,7 +81,7 @@ class Extension:
         request.lease, request.status = lease, Status.RUNNING
         request.num_computed = lease.num_shared
         self._mark_shared(request)
-        self._count_cached(request, lease.num_shared, first=request.num_cached < 0)
+        self._count_cached(request, lease.num_shared)
         self._cache.note_admitted(lease, request.tokens)
 
     def launch(self, request: Request, count: int) -> ScheduledRow:
@@ -146,7 +146,7 @@ class Extension:
             request.num_computed = self._cache.adopt(request.lease, request.matchable, before)
             if request.num_computed > before:
                 self._mark_shared(request)
-            self._count_cached(request, request.num_computed - before, first=request.num_retractions == 0)
+            self._count_cached(request, request.num_computed - before)
 
     def _mark_shared(self, request: Request) -> None:
         """All that a request has so far came from the cache: note it of whoever else holds it too."""
@@ -156,7 +156,7 @@ class Extension:
             if other.num_shared < shared and self._cache.holds_same(request.lease, other.lease, shared):
                 other.num_shared = shared
 
-    def _count_cached(self, request: Request, num_tokens: int, *, first: bool) -> None:
-        if first:
+    def _count_cached(self, request: Request, num_tokens: int) -> None:
+        if not request.is_rerun:
             self._counters.cached_prompt_tokens += num_tokens
             request.num_cached = max(request.num_cached, 0) + num_tokens

@@ -45,6 +45,7 @@ class Request:
         "epoch",
         "fault",
         "grammar",
+        "is_rerun",
         "lease",
         "level",
         "logprobs",
@@ -114,6 +115,7 @@ class Request:
         self.sample_pos = -1
         self.epoch = 0
         self.lease: Lease | None = None
+        self.is_rerun = False  # it has run before, and was sent back or started over: what is cached of it may be its own
         self.num_cached = -1  # prompt tokens that this request did not compute itself; -1 until first admitted
         self.num_prefilled = 0  # prompt tokens that went through the model, again after a retraction
         self.num_retractions = 0

@@ -289,7 +289,7 @@ class Scheduler:
         self._admission.add(request, now)
 
     def _restart(self, request: Request) -> None:
-        request.status, request.lease = Status.WAITING, None
+        request.status, request.lease, request.is_rerun = Status.WAITING, None, True
         request.num_computed, request.sample_pos = 0, -1
         if len(request.tokens) > request.num_verified:
             del request.tokens[request.num_verified :]

@@ -14,6 +14,7 @@ from radixrt.schedule.delayer import PrefillDelayer
 from radixrt.schedule.estimate import OutputEstimate
 from radixrt.schedule.priority import Priorities
 from radixrt.schedule.request import Request, Status
+from radixrt.schedule.step import ScheduledStep
 from radixrt.types import FinishReason, GenerateRequest, SamplingParams
 
 PREAMBLE = list(range(1, 61))
@@ -397,6 +398,31 @@ def test_usage_is_counted_once_whatever_happens_on_the_way() -> None:
     assert drive.scheduler.counters.generated_tokens == 12 * 50
     for uid, output in drive.last.items():
         assert len(drive.tokens[uid]) == 50 and 0 <= output.cached_tokens <= 20
+
+
+@pytest.mark.parametrize("how", ["sent back", "started over"])
+def test_what_is_cached_of_a_prompt_is_counted_once_also_when_it_begins_again(how: str) -> None:
+    drive = Drive(budget=8)
+    request = drive.add(0, range(1, 41))
+    for _ in range(2):
+        drive.step()
+        store(drive, request, 30)  # by somebody else, meanwhile
+        drive.step()
+        assert request.num_cached == drive.scheduler.counters.cached_prompt_tokens == 22
+        if how == "sent back":
+            drive.scheduler.pause(retract=True)
+            drive.scheduler.resume()
+        else:
+            drive.scheduler.fail(ScheduledStep([]), "broken")
+    drive.drain()
+    assert drive.last[0].cached_tokens == 22
+
+
+def store(drive: Drive, request: Request, count: int) -> None:
+    """Put the beginning of a request's prompt into the cache."""
+    cache = drive.scheduler.cache
+    slots = cache.slots.allocate(count)
+    cache.slots.free(slots[: cache.tree.insert(request.tokens[:count], slots, namespace=request.namespace).num_present])
 
 
 def test_branches_share_every_slot_of_the_prompt() -> None:
