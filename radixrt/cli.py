@@ -10,6 +10,7 @@ import dataclasses
 import json
 import os
 import platform
+import signal
 import sys
 import types
 import typing
@@ -33,6 +34,7 @@ from radixrt.config import (
     resolve,
 )
 from radixrt.errors import ConfigError, RadixrtError
+from radixrt.processes import collector_paused
 from radixrt.types import SamplingParams
 
 EXIT_FAILURE = 1
@@ -242,22 +244,38 @@ def server_config(options: argparse.Namespace) -> ServerConfig:
 
 
 def run_serve(options: argparse.Namespace) -> int:
-    # The server's packages take a moment to load, which help and errors in flags should not wait for.
-    from radixrt.server.lifecycle import check, serve
-    from radixrt.server.screen import set_up_logging
-
     if options.dump_config:
         groups = {_title(kind): [field.name for field in dataclasses.fields(kind)] for kind in ALL_GROUPS}
         print(settings.dump(options, groups), end="")
         return 0
-    config = server_config(options)
-    set_up_logging(config.log_level, config.log_format)
+    config, engine = server_config(options), engine_config(options)
     if config.dp_size > 1:
-        from radixrt.server.fleet import serve_fleet
+        return _run_fleet(options, config)
+    from radixrt.engine.client import ProcessClient
 
-        check(config)
-        return serve_fleet(options.given, config)
-    return serve(engine_config(options), config)
+    client = ProcessClient()
+    # Until the server takes its signals itself, SIGTERM too is to leave no worker and no folder behind.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    try:
+        # The worker's imports take longest, so they come first; the server's own run beside them.
+        client.spawn()
+        with collector_paused():
+            from radixrt.server.lifecycle import serve
+            from radixrt.server.screen import set_up_logging
+        set_up_logging(config.log_level, config.log_format)
+        return serve(engine, config, client=client)
+    finally:
+        client.discard()
+
+
+def _run_fleet(options: argparse.Namespace, config: ServerConfig) -> int:
+    from radixrt.server.fleet import serve_fleet
+    from radixrt.server.lifecycle import check
+    from radixrt.server.screen import set_up_logging
+
+    set_up_logging(config.log_level, config.log_format)
+    check(config)
+    return serve_fleet(options.given, config)
 
 
 def run_generate(options: argparse.Namespace) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 import struct
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,8 @@ class Cursor:
         except UnicodeDecodeError as error:
             raise Malformed("a string is not UTF-8") from error
 
-    def value(self) -> Any:
+    def value(self, *, keep: bool = True) -> Any:
+        """Read a value; an array of strings that is not to be kept is only walked past."""
         kind = self.u32()
         if kind == _STRING:
             return self.string()
@@ -62,7 +64,7 @@ class Cursor:
             # Each string takes at least its length field, which bounds the loop by the file.
             if count * _U64.size > len(self.data) - self.position:
                 raise Malformed("an array is longer than the file")
-            return self._strings(count)
+            return self._strings(count) if keep else self._skip_strings(count)
         layout = _layout(item)
         return [value for (value,) in layout.iter_unpack(self.take(count * layout.size))]
 
@@ -84,6 +86,17 @@ class Cursor:
         self.position = position
         return found
 
+    def _skip_strings(self, count: int) -> None:
+        data, position, end = self.data, self.position, len(self.data)
+        try:
+            for _ in range(count):
+                position += _U64.size + _U64.unpack_from(data, position)[0]
+                if position > end:
+                    raise Malformed("it ends inside its header")
+        except struct.error as error:
+            raise Malformed("it ends inside its header") from error
+        self.position = position
+
     def _scalar(self, layout: struct.Struct) -> Any:
         return layout.unpack(self.take(layout.size))[0]
 
@@ -94,8 +107,11 @@ def _layout(kind: int) -> struct.Struct:
     return _SCALARS[kind]
 
 
-def read_header(cursor: Cursor) -> tuple[dict[str, Any], int]:
-    """Return every key with its value, and the number of tensors whose descriptions follow; raises Malformed."""
+def read_header(cursor: Cursor, *, skip: Collection[str] = ()) -> tuple[dict[str, Any], int]:
+    """Return every key with its value, and the number of tensors whose descriptions follow; raises Malformed.
+
+    skip: keys whose value is None when it is an array of strings.
+    """
     if bytes(cursor.take(4)) != b"GGUF":
         raise Malformed("it does not begin with GGUF")
     version = cursor.u32()
@@ -109,7 +125,7 @@ def read_header(cursor: Cursor) -> tuple[dict[str, Any], int]:
         key = cursor.string()
         if key in metadata:
             raise Malformed(f"key {key} occurs twice")
-        metadata[key] = cursor.value()
+        metadata[key] = cursor.value(keep=key not in skip)
     return metadata, num_tensors
 
 

@@ -131,7 +131,22 @@ class ProcessClient:
         self._silence = silence
         self._stall = stall
         self._life: _WorkerLife | None = None
+        self._idle: _WorkerLife | None = None
         self._closed = False
+
+    def spawn(self) -> None:
+        """Start the worker before its configuration is known: it imports meanwhile what it will need.
+
+        Called in the thread that will run the event loop; ``start`` takes that worker, ``discard`` ends it.
+        """
+        assert self._idle is None and self._life is None, "already started"
+        self._idle = _WorkerLife(self._command, self._silence, self._stall)
+
+    def discard(self) -> None:
+        """End a worker that was spawned and never started."""
+        if self._idle is not None:
+            self._idle.kill()
+            self._idle = None
 
     def start(self, config: EngineConfig, on_report: OnReport) -> None:
         assert self._life is None, "already started"
@@ -144,7 +159,9 @@ class ProcessClient:
                 on_report(report)
 
         # The worker is started by the thread of the event loop, because it dies with the thread that started it.
-        life = self._life = _WorkerLife(self._command, owner.create_future(), self._silence, self._stall)
+        life = self._life = self._idle or _WorkerLife(self._command, self._silence, self._stall)
+        self._idle = None
+        life.ended = owner.create_future()
         life.link.send(Load(PROTOCOL, config, logging.getLogger("radixrt").getEffectiveLevel()))
         threading.Thread(target=life.listen, args=(owner, deliver), name="radixrt-link", daemon=True).start()
 
@@ -154,9 +171,11 @@ class ProcessClient:
 
     async def close(self) -> None:
         self._closed = True
+        self.discard()
         life = self._life
         if life is None:
             return
+        assert life.ended is not None
         asks: list[Callable[[], None]] = [life.process.terminate, life.process.kill]
         if life.loaded:
             asks.insert(0, lambda: life.link.send(Stop()))
@@ -175,8 +194,8 @@ class ProcessClient:
 class _WorkerLife:
     """One worker from its start to its end, with its link."""
 
-    def __init__(self, command: Sequence[str], ended: asyncio.Future[None], silence: float, stall: float) -> None:
-        self.ended = ended
+    def __init__(self, command: Sequence[str], silence: float, stall: float) -> None:
+        self.ended: asyncio.Future[None] | None = None
         self.loaded = False
         self._silence = silence
         self._stall = stall
@@ -188,6 +207,12 @@ class _WorkerLife:
         except BaseException:
             self.link.close()
             raise
+
+    def kill(self) -> None:
+        """End a worker that nobody listens to."""
+        self.process.kill()
+        self.process.wait()
+        self.link.close()
 
     def listen(self, owner: asyncio.AbstractEventLoop, deliver: OnReport) -> None:
         """Deliver reports until the worker is gone or has to go, then Failed."""
@@ -204,7 +229,8 @@ class _WorkerLife:
     def _end(self, deliver: OnReport, failed: Failed) -> None:
         # On the owner's loop, since that is where the link is sent on.
         self.link.close()
-        _settle(self.ended)
+        if self.ended is not None:
+            _settle(self.ended)
         deliver(failed)
 
     def _relay(self, send: OnReport) -> Failed:

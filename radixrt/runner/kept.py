@@ -24,7 +24,7 @@ def kept_weights(config: ModelConfig) -> dict[str, int]:
     files = resolve_model(config.model_path, load_format=config.load_format)
     if not files.weights:
         return {}
-    source = GGUFFile(files.weights[0]) if files.kind == "gguf" else SafetensorsFiles(files.weights)
+    source = GGUFFile(files.weights[0], vocabulary=False) if files.kind == "gguf" else SafetensorsFiles(files.weights)
     numbers: Counter[str] = Counter()
     for name, entry in source.stored.items():
         if len(entry.shape) == 2:

@@ -56,7 +56,7 @@ def _load_toy(files: ModelFiles, config: ModelConfig, progress: Progress | None)
 def _load_gguf(files: ModelFiles, config: ModelConfig, progress: Progress | None) -> Model:
     if config.model_impl == "transformers":
         raise ConfigError("--model-impl transformers reads Hugging Face folders, not GGUF files")
-    source = GGUFFile(files.weights[0], keep=QUANTIZED if _is_native(config) else ())
+    source = GGUFFile(files.weights[0], keep=QUANTIZED if _is_native(config) else (), vocabulary=False)
     divisors = source.tensor(ROPE_FACTORS).tolist() if ROPE_FACTORS in source.tensors else ()
     shapes = {name: entry.shape for name, entry in source.stored.items()}
     described = LlamaConfig.from_gguf(source.metadata, shapes, divisors)

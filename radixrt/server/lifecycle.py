@@ -22,6 +22,7 @@ import uvicorn
 
 from radixrt.config import EngineConfig, ServerConfig, flag
 from radixrt.engine.async_engine import AsyncEngine
+from radixrt.engine.client import CoreClient
 from radixrt.engine.trace import TraceRecorder
 from radixrt.errors import ConfigError, RadixrtError
 from radixrt.server.app import build_app
@@ -89,12 +90,15 @@ def bind(config: ServerConfig) -> socket.socket:
     return listener
 
 
-def serve(engine_config: EngineConfig, config: ServerConfig) -> int:
-    """Run a server until it is told to stop; return the exit code.  Raises ConfigError before anything is served."""
+def serve(engine_config: EngineConfig, config: ServerConfig, *, client: CoreClient | None = None) -> int:
+    """Run a server until it is told to stop; return the exit code.  Raises ConfigError before anything is served.
+
+    client: the core to use, instead of a worker process that is started here.
+    """
     check(config)
     name = config.served_model_name[0] if config.served_model_name else engine_config.model.model_path
     with contextlib.closing(bind(config)) as listener, _recorder(config) as recorder, _spans(config, name) as spans:
-        engine = AsyncEngine(engine_config, model_name=name, recorder=recorder, spans=spans)
+        engine = AsyncEngine(engine_config, model_name=name, recorder=recorder, spans=spans, client=client)
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
             return runner.run(_Run(engine, config, listener).run())
 

@@ -44,6 +44,7 @@ _LAYER_NAMES = {
 }
 _LAYER_TENSOR = re.compile(r"blk\.(\d+)\.(\w+)\.(weight|bias)")
 ROPE_FACTORS = "rope_freqs.weight"
+_VOCABULARY = ("tokenizer.ggml.tokens", "tokenizer.ggml.merges")
 
 
 @dataclass(frozen=True)
@@ -60,19 +61,21 @@ class GGUFFile:
     """An open GGUF file.
 
     metadata: every key with its value (scalars, strings, lists of either).  tensors: by the names in the file.
-    keep: types, in lower case, whose matrices ``read`` yields in blocks.
+    keep: types, in lower case, whose matrices ``read`` yields in blocks.  vocabulary: whether ``metadata`` is to have the
+    lists of tokens and merges, which take longer to read than everything else in the header.
     """
 
-    def __init__(self, path: Path, *, keep: Collection[str] = ()) -> None:
+    def __init__(self, path: Path, *, keep: Collection[str] = (), vocabulary: bool = True) -> None:
         self.path = path
         self._keep = keep
         try:
             # A plain view: slicing a memmap object costs far more than slicing an array.
-            self._bytes = np.memmap(path, dtype=np.uint8, mode="r").view(np.ndarray)
+            # Copy on write, which nothing does: torch takes no read-only memory.
+            self._bytes = np.memmap(path, dtype=np.uint8, mode="c").view(np.ndarray)
         except (OSError, ValueError) as error:
             raise ConfigError(f"cannot read {path}: {error}") from error
         try:
-            self.metadata, self.tensors = _parse(self._bytes)
+            self.metadata, self.tensors = _parse(self._bytes, skip=() if vocabulary else _VOCABULARY)
         except Malformed as error:
             raise ConfigError(f"{path} is not a usable GGUF file: {error}") from error
         self.stored = {hugging_face_name(name): StoredTensor(t.shape, t.size, t.kind.name.lower()) for name, t in self.tensors.items()}
@@ -86,10 +89,9 @@ class GGUFFile:
             yield hugging_face_name(name), self.blocks(name) if kept else self.tensor(name)
 
     def blocks(self, name: str) -> BlockTensor:
-        """Return one quantised matrix as it is stored, by its name in the file."""
+        """Return one quantised matrix as it is stored, by its name in the file; it may share the memory of the mapped file."""
         entry = self.tensors[name]
-        # A copy: the tensor outlives the mapping of the file, and torch takes no read-only memory.
-        raw = torch.from_numpy(self._bytes[entry.start : entry.start + entry.size].copy()).view(entry.shape[0], -1)
+        raw = torch.from_numpy(self._bytes[entry.start : entry.start + entry.size]).view(entry.shape[0], -1)
         return BlockTensor(entry.kind.name.lower(), entry.shape, self._in_row_order(name, raw))
 
     def tensor(self, name: str) -> Tensor:
@@ -140,9 +142,9 @@ def half_rotation_rows(tensor: Tensor, heads: int) -> Tensor:
     return torch.from_numpy(tensor.numpy()[order])
 
 
-def _parse(data: np.ndarray) -> tuple[dict[str, Any], dict[str, GGUFTensor]]:
+def _parse(data: np.ndarray, *, skip: Collection[str]) -> tuple[dict[str, Any], dict[str, GGUFTensor]]:
     cursor = Cursor(data.data)
-    metadata, num_tensors = read_header(cursor)
+    metadata, num_tensors = read_header(cursor, skip=skip)
     entries: dict[str, tuple[GGMLQuantizationType, tuple[int, ...], int, int]] = {}
     for _ in range(num_tensors):
         name, *entry = _tensor_entry(cursor)

@@ -83,6 +83,55 @@ def test_a_worker_answers_and_leaves_nothing_behind() -> None:
     run(main())
 
 
+def spawned() -> tuple[ProcessClient, psutil.Process, Path]:
+    client = ProcessClient(ECHO_WORKER)
+    before = set(psutil.Process().children())
+    client.spawn()
+    (worker,) = set(psutil.Process().children()) - before
+    return client, worker, Path(worker.cmdline()[-2])
+
+
+def test_a_worker_that_was_spawned_before_its_configuration_serves() -> None:
+    async def main() -> None:
+        client, worker, folder = spawned()
+        assert folder.is_dir()
+        engine = AsyncEngine(EngineConfig.of(model_path="echo"), client=client, tokenizer=ToyTokenizer())
+        await engine.start()
+        assert worker_of(engine) == worker
+        await echo(engine)
+        client.discard()  # what was started is no longer idle
+        await echo(engine)
+        await engine.close()
+        assert not worker.is_running()
+        assert not folder.exists()
+
+    run(main())
+
+
+def test_a_spawned_worker_that_is_not_wanted_leaves_nothing_behind() -> None:
+    client, worker, folder = spawned()
+    client.discard()
+    assert not worker.is_running()
+    assert not folder.exists()
+    client.discard()
+
+
+def test_closing_ends_a_spawned_worker() -> None:
+    client, worker, folder = spawned()
+    run(client.close())
+    assert not worker.is_running()
+    assert not folder.exists()
+
+
+def test_a_server_with_settings_that_cannot_work_leaves_no_worker_behind() -> None:
+    code = (
+        "import sys, psutil, radixrt.cli as cli; code = cli.main(['serve', '--model-path', 'toy', '--port', '99999']);"
+        "sys.exit(code * 10 + len(psutil.Process().children()))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=False, timeout=60, capture_output=True, text=True)
+    assert done.returncode == 20, done.stderr
+
+
 def test_the_front_needs_no_torch() -> None:
     code = "import sys, radixrt.engine.async_engine; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0

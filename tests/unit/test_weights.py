@@ -102,21 +102,23 @@ def good_gguf(tmp_path: Path) -> bytes:
     return (tmp_path / "good.gguf").read_bytes()
 
 
-def test_gguf_cut_anywhere_is_refused(good_gguf: bytes, tmp_path: Path) -> None:
+@pytest.mark.parametrize("vocabulary", [True, False])
+def test_gguf_cut_anywhere_is_refused(vocabulary: bool, good_gguf: bytes, tmp_path: Path) -> None:
     path = tmp_path / "cut.gguf"
     for length in [*range(0, len(good_gguf) - 32, 7), 0]:
         path.write_bytes(good_gguf[:length])
         with pytest.raises(ConfigError):
-            GGUFFile(path)
+            GGUFFile(path, vocabulary=vocabulary)
 
 
-def test_gguf_with_any_byte_of_its_header_changed_is_read_or_refused(good_gguf: bytes, tmp_path: Path) -> None:
+@pytest.mark.parametrize("vocabulary", [True, False])
+def test_gguf_with_any_byte_of_its_header_changed_is_read_or_refused(vocabulary: bool, good_gguf: bytes, tmp_path: Path) -> None:
     path, header = tmp_path / "odd.gguf", good_gguf.index(b"output_norm.weight") + 60
     outcomes = set()
     for place in range(header):
         path.write_bytes(good_gguf[:place] + b"\xff" + good_gguf[place + 1 :])
         try:
-            GGUFFile(path)
+            GGUFFile(path, vocabulary=vocabulary)
             outcomes.add("read")
         except ConfigError:
             outcomes.add("refused")
@@ -147,15 +149,26 @@ def replaced(at: bytes, skip: int, code: str, value: int) -> Callable[[bytes], b
         (replaced(b"token_embd.weight", 24, "Q", 1 << 62), "outside the file"),
         (replaced(b"token_embd.weight", 24, "Q", 1), "outside the file"),
         (replaced(b"tokenizer.ggml.tokens", 8, "Q", 1 << 61), "longer than the file"),
+        (replaced(b"tokenizer.ggml.tokens", 16, "Q", (1 << 64) - 1), "ends inside"),
+        (replaced(b"tokenizer.ggml.tokens", 16, "Q", 1 << 40), "ends inside"),
         (replaced(b"numbers", 8, "Q", 1 << 61), "ends inside"),
         (replaced(b"numbers", 4, "I", 9), "value type"),
     ],
 )
-def test_lying_gguf_header_is_refused(change: Callable[[bytes], bytes], complaint: str, good_gguf: bytes, tmp_path: Path) -> None:
+@pytest.mark.parametrize("vocabulary", [True, False])
+def test_lying_gguf_header_is_refused(
+    vocabulary: bool, change: Callable[[bytes], bytes], complaint: str, good_gguf: bytes, tmp_path: Path
+) -> None:
     path = tmp_path / "bad.gguf"
     path.write_bytes(change(good_gguf))
     with pytest.raises(ConfigError, match=complaint):
-        GGUFFile(path)
+        GGUFFile(path, vocabulary=vocabulary)
+
+
+def test_gguf_without_its_vocabulary_is_the_same_file(good_gguf: bytes, tmp_path: Path) -> None:
+    whole, short = GGUFFile(tmp_path / "good.gguf"), GGUFFile(tmp_path / "good.gguf", vocabulary=False)
+    assert short.metadata == whole.metadata | {"tokenizer.ggml.tokens": None}
+    assert short.tensors == whole.tensors
 
 
 def safetensors_bytes(header: Any, data: int) -> bytes:

@@ -68,17 +68,14 @@ void quantize_block(WeightType type, const float *values, std::uint8_t *out) {
 
 // Spread one block of a row over its place in the panel.
 void pack_block(WeightType type, const std::uint8_t *block, std::uint8_t *panel, int lane) {
-    std::memcpy(panel + 2 * lane, block, 2);
-    if (type == WeightType::q8_0) {
-        for (int i = 0; i < kBlock; ++i) panel[2 * kPanel + i / 4 * 4 * kPanel + 4 * lane + i % 4] = block[2 + i];
-        return;
-    }
     const bool offset = type == WeightType::q4_1;
+    std::memcpy(panel + 2 * lane, block, 2);
     if (offset) std::memcpy(panel + 2 * kPanel + 2 * lane, block + 2, 2);
     const std::uint8_t *numbers = block + (offset ? 4 : 2);
-    std::uint8_t *out = panel + (offset ? 4 : 2) * kPanel;
-    // A file pairs columns i and i + 16 in a byte, and so does a panel.
-    for (int i = 0; i < kBlock / 2; ++i) out[i / 4 * 4 * kPanel + 4 * lane + i % 4] = numbers[i];
+    std::uint8_t *out = panel + (offset ? 4 : 2) * kPanel + 4 * lane;
+    // A file pairs columns i and i + 16 of the smaller types in a byte, and so does a panel.
+    const int bytes = type == WeightType::q8_0 ? kBlock : kBlock / 2;
+    for (int i = 0; i < bytes; i += 4) std::memcpy(out + i * kPanel, numbers + i, 4);
 }
 
 }  // namespace
