@@ -61,6 +61,7 @@ class LLGuidanceGrammar:
         self.text = text
         self.memory_bytes = 160 * 1024 + 32 * len(text)
         self.min_tokens = min_tokens(self.new_state(), vocabulary) if shortest is None else shortest
+        self._masks.know(self.min_tokens)
 
     def new_state(self) -> LLGuidanceState:
         return LLGuidanceState(self._matcher.deep_copy(), self._vocabulary, self._masks)

@@ -93,6 +93,13 @@ class MatcherState(ABC):
         return draft_tokens(self, self._vocabulary, self._tokens[-RECENT:], max_tokens)
 
     def close(self, max_tokens: int) -> Sequence[int] | None:
+        if not self._ended and not self._is_broken():
+            way = self._masks.way(self._place(), self._way)
+            if way is not None and len(way) <= max_tokens:
+                return list(way)
+        return self._way(max_tokens)
+
+    def _way(self, max_tokens: int) -> Sequence[int] | None:
         return close_tokens(self.fork(), self._vocabulary, max_tokens)
 
     def _place(self) -> Place | None:

@@ -58,13 +58,17 @@ def value(rng: random.Random, depth: int) -> Any:
 
 
 def masks(grammar: LLGuidanceGrammar, rng: random.Random) -> int:
-    """Walk a random text, and compare each mask with the one that its own matcher makes; returns how many were compared."""
+    """Walk a random text, and compare each mask, and some ways to an end, with those that its own matcher makes; returns how many
+    masks were compared."""
     state, seen = grammar.new_state(), 0
     while not state.is_finished() and seen < 60:
         shared, made = np.full((2, BYTES.num_words), -1, dtype=np.int32)
         state.fill_mask(shared)
         state._make_mask(made)
         assert (shared == made).all(), BYTES.spell(state._tokens)
+        if rng.random() < 0.3:
+            own = state._way(grammar._masks._reach)
+            assert own is None or list(state.close(len(own)) or ()) == list(own), BYTES.spell(state._tokens)
         allowed = np.nonzero(np.unpackbits(made.view(np.uint8), bitorder="little"))[0].tolist()
         likely = [token for token in allowed if (BYTES.bytes_of(token) or b"a")[:1] in b'ab1q"\\:,{}[]\xc3\xa9']
         if not allowed:
