@@ -117,6 +117,9 @@ class _Answer:
         A stop string wins over whatever else ends the answer at the same token, and cuts off the tokens after it.
         """
         finish = output.finish
+        if finish is None and len(output.tokens) == 1:
+            text, matched = self._stop.push(self._detokenizer.push(output.tokens[0]))
+            return text, 1, None if matched is None else Finish(FinishReason.STOP, matched=matched)
         hidden = len(output.tokens) - 1 if self._ends_in_stop_token(output) else -1
         shown: list[str] = []
         for i, token in enumerate(output.tokens):

@@ -6,7 +6,7 @@ Knows nothing of engines or cores: events are pushed in, and giving up is report
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -97,11 +97,11 @@ class Channel:
         event = self._pending.pop(next(iter(self._pending)))
         return event.event() if isinstance(event, Joined) else event
 
-    async def next(self) -> RequestOutput | None:
-        """Wait for an event; None when every choice has finished and all was taken."""
+    async def next(self) -> RequestOutput:
+        """Wait for an event; raises StopAsyncIteration when every choice has finished and all was taken."""
         while (event := self.take()) is None:
             if not self.open:
-                return None
+                raise StopAsyncIteration
             self._waiting = asyncio.get_running_loop().create_future()
             try:
                 await self._waiting
@@ -136,11 +136,9 @@ class RequestStream:
     def __aiter__(self) -> RequestStream:
         return self
 
-    async def __anext__(self) -> RequestOutput:
-        event = await self._channel.next()
-        if event is None:
-            raise StopAsyncIteration
-        return event
+    def __anext__(self) -> Coroutine[Any, Any, RequestOutput]:
+        # Not a coroutine of its own around the channel's: each is resumed for every token.
+        return self._channel.next()
 
     async def __aenter__(self) -> RequestStream:
         return self

@@ -243,6 +243,10 @@ class ChatWriter(_ChunkWriter):
     def push(self, prompt: int, output: RequestOutput) -> bytes:
         head = self._head + b"%d" % self._note(prompt, output)
         pieces = self._choices[output.index].push(output)
+        # What nearly every token is, without looking at what else it could be.
+        if len(pieces) == 1 and type(pieces[0]) is Content and not output.logprobs_delta:
+            text, tail = orjson.dumps(pieces[0].text), b'},"logprobs":null,"finish_reason":null}'
+            return b"".join((head, b',"delta":{"content":', text, tail, self._close(prompt, output.usage)))
         ended = pieces.pop() if pieces and isinstance(pieces[-1], Ended) else None
         logprobs = b"null"
         if output.logprobs_delta:
