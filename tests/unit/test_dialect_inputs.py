@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from radixrt import samplers
 from radixrt.errors import RequestError
 from radixrt.server.dialects import anthropic_input, ollama_input, responses_input
 from radixrt.server.dialects.response_store import ResponseStore
+from radixrt.server.translate import chat_plan
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a":1}'}}
 TEXT = {"type": "text", "text": "hi"}
@@ -183,3 +185,28 @@ def test_the_store_forgets_the_oldest_and_never_grows_beyond_its_bounds() -> Non
     assert store.get("too large") is None
     assert store.drop("large")
     assert not store.drop("large")
+
+
+SAMPLERS = {
+    "dry_multiplier": 0.8, "dry_base": 1.5, "dry_allowed_length": 3, "dry_penalty_last_n": 64, "dry_sequence_breakers": ["\n"],
+    "xtc_probability": 0.1, "xtc_threshold": 0.2, "typical_p": 0.9, "top_n_sigma": 1.5, "mirostat": 2, "mirostat_tau": 4.0,
+    "mirostat_eta": 0.2, "dynatemp_range": 0.3, "dynatemp_exponent": 1.1, "samplers": ["top_k", "temperature"],
+}  # fmt: skip
+
+
+def test_every_dialect_passes_the_samplers_on() -> None:
+    assert SAMPLERS.keys() == set(samplers.NAMES)
+    wanted = chat_plan({"messages": [{"role": "user", "content": "hi"}], **SAMPLERS}, 100)[1].sampling.chain
+    ollama = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "options": SAMPLERS}
+    for chat in (responses(**SAMPLERS), message(**SAMPLERS), ollama_input.chat_body(ollama)[1]):
+        assert chat_plan(chat, 100)[1].sampling.chain == wanted
+
+
+@pytest.mark.parametrize(("window", "penalised"), [(None, True), (64, True), (-1, True), (0, False)])
+def test_penalties_of_ollama_over_no_tokens_are_none(window: int | None, penalised: bool) -> None:
+    penalties = {"repeat_penalty": 1.1, "presence_penalty": 0.5, "frequency_penalty": 0.25}
+    options = {**penalties, "temperature": 0.5, **({} if window is None else {"repeat_last_n": window})}
+    chat = ollama_input.chat_body({"model": "m", "messages": [], "options": options})[1]
+    given = {name: chat[name] for name in ("repetition_penalty", "presence_penalty", "frequency_penalty") if name in chat}
+    assert list(given.values()) == (list(penalties.values()) if penalised else [])
+    assert chat["temperature"] == 0.5

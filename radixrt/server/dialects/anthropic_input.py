@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 import orjson
 
+from radixrt import samplers
 from radixrt.errors import RequestError
 from radixrt.server import bodies
 from radixrt.server.problems import excerpt
@@ -23,6 +24,8 @@ _SAME = {
     "model": "model", "temperature": "temperature", "top_p": "top_p", "top_k": "top_k", "stream": "stream", "max_tokens": "max_tokens",
     "stop_sequences": "stop", "seed": "seed", "min_p": "min_p", "priority": "priority", "cache_salt": "cache_salt", "rid": "rid",
     "chat_template_kwargs": "chat_template_kwargs", "ignore_eos": "ignore_eos", "routing_key": "routing_key",
+    "repetition_penalty": "repetition_penalty", "presence_penalty": "presence_penalty", "frequency_penalty": "frequency_penalty",
+    **{name: name for name in samplers.NAMES},
 }
 # Anthropic's lifetimes of cached prefixes, in seconds.
 _TTLS = {"5m": 300.0, "1h": 3600.0}

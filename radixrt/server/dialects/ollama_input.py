@@ -7,13 +7,17 @@ from typing import Any
 import msgspec
 import orjson
 
+from radixrt import samplers
 from radixrt.errors import RequestError
 from radixrt.server import bodies
 
 _UNSUPPORTED = {"images": "images", "suffix": "insertion", "context": "the context of an earlier answer; send messages to /api/chat"}
-_OPTIONS = {
-    "temperature": "temperature", "top_p": "top_p", "top_k": "top_k", "min_p": "min_p", "seed": "seed", "stop": "stop",
+_PENALTIES = {
     "repeat_penalty": "repetition_penalty", "presence_penalty": "presence_penalty", "frequency_penalty": "frequency_penalty",
+}
+_OPTIONS = {
+    "temperature": "temperature", "top_p": "top_p", "top_k": "top_k", "min_p": "min_p", "seed": "seed", "stop": "stop", **_PENALTIES,
+    **{name: name for name in samplers.NAMES},
 }
 
 
@@ -78,6 +82,10 @@ def _common(body: OllamaBody) -> dict[str, Any]:
     options = body.options or {}
     chat: dict[str, Any] = {"model": served_name(body.model), "stream": body.stream is not False}
     chat |= {theirs: options[ours] for ours, theirs in _OPTIONS.items() if options.get(ours) is not None}
+    if options.get("repeat_last_n") == 0:
+        # A window of no tokens.  Any other is taken for the whole output, which is what penalties here look at.
+        for name in _PENALTIES.values():
+            chat.pop(name, None)
     length = options.get("num_predict")
     # Negative: until the end, or until the context is full.
     if length is not None and not (type(length) is int and length < 0):

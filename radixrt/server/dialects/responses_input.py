@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from radixrt import samplers
 from radixrt.errors import RequestError
 from radixrt.server import bodies
 from radixrt.server.problems import excerpt
@@ -23,7 +24,7 @@ _SAME = {
     "parallel_tool_calls": "parallel_tool_calls", "seed": "seed", "stop": "stop", "top_k": "top_k", "min_p": "min_p", "rid": "rid",
     "priority": "priority", "cache_salt": "cache_salt", "chat_template_kwargs": "chat_template_kwargs",
     "repetition_penalty": "repetition_penalty", "presence_penalty": "presence_penalty", "frequency_penalty": "frequency_penalty",
-    "ignore_eos": "ignore_eos", "routing_key": "routing_key",
+    "ignore_eos": "ignore_eos", "routing_key": "routing_key", **{name: name for name in samplers.NAMES},
 }
 _TEXT_PARTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
 
