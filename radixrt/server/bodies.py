@@ -22,6 +22,7 @@ from radixrt.server.problems import Refusal, excerpt
 from radixrt.types import Namespace
 
 MAX_NAMESPACE_CHARS = 128
+OWN_FIELDS = ("rid", "priority", "cache_salt", "extra_key", "session_params", "routing_key")
 
 Body = TypeVar("Body")
 
@@ -133,6 +134,11 @@ def check_top_logprobs(count: int | None, name: str, limits: Limits = DEFAULTS) 
     if count is not None and not 0 <= count <= limits.max_top_logprobs:
         raise InvalidSampling(f"{name} must be in [0, {limits.max_top_logprobs}], got {count}.", param=name)
     return count or 0
+
+
+def own_fields(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a body that ask for what no dialect has a name for; every generation route takes them."""
+    return {name: raw[name] for name in OWN_FIELDS if raw.get(name) is not None}
 
 
 def namespace(cache_salt: str | None, extra_key: str | None) -> Namespace:

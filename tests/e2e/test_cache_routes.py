@@ -178,6 +178,41 @@ def test_sessions_work_on_the_openai_routes_and_for_streams(server: Any) -> None
     post(server, "/close_session", {"session_id": session})
 
 
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/responses", "/api/chat", "/api/generate"])
+def test_sessions_work_in_every_dialect(server: Any, path: str) -> None:
+    session, first, second = open_session(server), uuid.uuid4().hex, uuid.uuid4().hex
+    started = spoken(server, path, rid=first, session_params={"id": session})
+    whole = [sum(started), spoken(server, path)[0]]
+    assert spoken(server, path, rid=second, session_params={"id": session, "rid": first})[0] == sum(whole)
+    dropped = {"id": session, "rid": first, "drop_previous_output": True}
+    assert spoken(server, path, session_params=dropped)[0] == started[0] + whole[1]
+    replacing = {"id": session, "rid": first, "replace": True}
+    assert spoken(server, path, session_params=replacing)[0] == sum(whole)
+    post(server, path, said(path) | {"session_params": {"id": session, "rid": second}}, status=400)
+    post(server, "/close_session", {"session_id": session})
+
+
+def said(path: str) -> dict[str, Any]:
+    if path == "/v1/responses":
+        return {"model": "toy", "input": "hi", "max_output_tokens": 3, "temperature": 0, "ignore_eos": True}
+    options = {"num_predict": 3, "temperature": 0}
+    if path == "/api/generate":
+        return {"model": "toy", "prompt": "hi", "options": options, "stream": False}
+    messages = [{"role": "user", "content": "hi"}]
+    if path == "/api/chat":
+        return {"model": "toy", "messages": messages, "options": options, "stream": False}
+    return {"model": "toy", "messages": messages, "max_tokens": 3, "temperature": 0, "ignore_eos": True}
+
+
+def spoken(server: Any, path: str, **fields: Any) -> tuple[int, int]:
+    """Ask; the length of the whole prompt, and of the answer."""
+    answer = post(server, path, said(path) | fields)
+    if "usage" not in answer:
+        return answer["prompt_eval_count"], answer["eval_count"]
+    usage = answer["usage"]
+    return usage["input_tokens"] + usage.get("cache_read_input_tokens", 0), usage["output_tokens"]
+
+
 @pytest.mark.parametrize("params", [{"id": "nobody"}, {"rid": "nobody"}, {}, {"id": 1}, {"offset": "x"}, "text"])
 def test_bad_session_params_are_refused(server: Any, params: Any) -> None:
     session = open_session(server)

@@ -37,7 +37,7 @@ def anthropic_routes(service: Service, components: dict[str, Any]) -> APIRouter:
         try:
             prompt = await chat_prompt(service, prefix)
             name = hashlib.sha256(orjson.dumps(prefix["messages"][:2])).hexdigest()
-            space = namespace(prefix.get("cache_salt"), None)
+            space = namespace(prefix.get("cache_salt"), prefix.get("extra_key"))
             await service.engine.cache.pin(prompt, ttl=min(ttl, service.engine.resolved.cache.max_pin_ttl), name=name, namespace=space)
         except RequestError as error:
             logger.info("a prefix was not pinned: %s", error.message)

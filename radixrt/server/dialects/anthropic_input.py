@@ -22,10 +22,9 @@ from radixrt.server.problems import excerpt
 _UNSUPPORTED = {"mcp_servers": "remote tools", "container": "containers"}
 _SAME = {
     "model": "model", "temperature": "temperature", "top_p": "top_p", "top_k": "top_k", "stream": "stream", "max_tokens": "max_tokens",
-    "stop_sequences": "stop", "seed": "seed", "min_p": "min_p", "priority": "priority", "cache_salt": "cache_salt", "rid": "rid",
-    "chat_template_kwargs": "chat_template_kwargs", "ignore_eos": "ignore_eos", "routing_key": "routing_key",
-    "repetition_penalty": "repetition_penalty", "presence_penalty": "presence_penalty", "frequency_penalty": "frequency_penalty",
-    **{name: name for name in samplers.NAMES},
+    "stop_sequences": "stop", "seed": "seed", "min_p": "min_p", "chat_template_kwargs": "chat_template_kwargs",
+    "ignore_eos": "ignore_eos", "repetition_penalty": "repetition_penalty", "presence_penalty": "presence_penalty",
+    "frequency_penalty": "frequency_penalty", **{name: name for name in samplers.NAMES},
 }
 # Anthropic's lifetimes of cached prefixes, in seconds.
 _TTLS = {"5m": 300.0, "1h": 3600.0}
@@ -71,7 +70,7 @@ def chat_body(raw: dict[str, Any], body: MessagesBody, *, steady: bool = True) -
 
     Raises RequestError.
     """
-    chat = {theirs: raw[ours] for ours, theirs in _SAME.items() if raw.get(ours) is not None}
+    chat = {theirs: raw[ours] for ours, theirs in _SAME.items() if raw.get(ours) is not None} | bodies.own_fields(raw)
     system = _system(body.system)
     note = ""
     rules: list[str] = []

@@ -57,7 +57,7 @@ def chat_body(raw: dict[str, Any]) -> tuple[OllamaChatBody, dict[str, Any]]:
     """Return a body of ``/api/chat`` and the chat body it stands for.  Raises RequestError."""
     bodies.refuse(raw, _UNSUPPORTED)
     body = bodies.typed(raw, OllamaChatBody)
-    chat = _common(body) | {"messages": [_message(message, f"messages[{i}]") for i, message in enumerate(body.messages)]}
+    chat = _common(raw, body) | {"messages": [_message(message, f"messages[{i}]") for i, message in enumerate(body.messages)]}
     if body.tools:
         chat["tools"] = body.tools
     return body, chat
@@ -73,14 +73,14 @@ def generate_body(raw: dict[str, Any]) -> tuple[OllamaGenerateBody, dict[str, An
     if body.raw:
         if body.system:
             raise RequestError("system has no place in a raw prompt.", param="system", code="invalid_value")
-        return body, _common(body) | {"prompt": body.prompt}
+        return body, _common(raw, body) | {"prompt": body.prompt}
     system = [{"role": "system", "content": body.system}] if body.system else []
-    return body, _common(body) | {"messages": [*system, {"role": "user", "content": body.prompt}]}
+    return body, _common(raw, body) | {"messages": [*system, {"role": "user", "content": body.prompt}]}
 
 
-def _common(body: OllamaBody) -> dict[str, Any]:
+def _common(raw: dict[str, Any], body: OllamaBody) -> dict[str, Any]:
     options = body.options or {}
-    chat: dict[str, Any] = {"model": served_name(body.model), "stream": body.stream is not False}
+    chat: dict[str, Any] = {"model": served_name(body.model), "stream": body.stream is not False, **bodies.own_fields(raw)}
     chat |= {theirs: options[ours] for ours, theirs in _OPTIONS.items() if options.get(ours) is not None}
     if options.get("repeat_last_n") == 0:
         # A window of no tokens.  Any other is taken for the whole output, which is what penalties here look at.

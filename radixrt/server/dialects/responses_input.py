@@ -21,10 +21,10 @@ _UNSUPPORTED = {
 # Fields whose meaning is the same in a chat body, under the name they have there.
 _SAME = {
     "model": "model", "temperature": "temperature", "top_p": "top_p", "stream": "stream", "max_output_tokens": "max_completion_tokens",
-    "parallel_tool_calls": "parallel_tool_calls", "seed": "seed", "stop": "stop", "top_k": "top_k", "min_p": "min_p", "rid": "rid",
-    "priority": "priority", "cache_salt": "cache_salt", "chat_template_kwargs": "chat_template_kwargs",
+    "parallel_tool_calls": "parallel_tool_calls", "seed": "seed", "stop": "stop", "top_k": "top_k", "min_p": "min_p",
+    "chat_template_kwargs": "chat_template_kwargs",
     "repetition_penalty": "repetition_penalty", "presence_penalty": "presence_penalty", "frequency_penalty": "frequency_penalty",
-    "ignore_eos": "ignore_eos", "routing_key": "routing_key", **{name: name for name in samplers.NAMES},
+    "ignore_eos": "ignore_eos", **{name: name for name in samplers.NAMES},
 }
 _TEXT_PARTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
 
@@ -68,7 +68,7 @@ def chat_body(raw: dict[str, Any], body: ResponsesBody, history: Sequence[dict[s
 
     Raises RequestError.
     """
-    chat = {theirs: raw[ours] for ours, theirs in _SAME.items() if raw.get(ours) is not None}
+    chat = {theirs: raw[ours] for ours, theirs in _SAME.items() if raw.get(ours) is not None} | bodies.own_fields(raw)
     instructions = [{"role": "system", "content": body.instructions}] if body.instructions else []
     chat["messages"] = merge_system([*instructions, *history, *input_messages(body.input)])
     tools = [function_tool(tool, f"tools[{i}]") for i, tool in enumerate(body.tools or ()) if tool.get("type") == "function"]
