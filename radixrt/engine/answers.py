@@ -160,7 +160,8 @@ class OpenAnswers:
         if output.tokens:
             if self._recorder is not None:
                 self._recorder.push(output.uid, output.tokens)
-            self._metrics.tokens(len(output.tokens), now - answer.started, None if answer.last_token is None else now - answer.last_token)
+            since_last = None if answer.last_token is None else now - answer.last_token
+            self._metrics.tokens(len(output.tokens), now - answer.started, since_last, output.queued)
             if answer.span is not None and answer.last_token is None:
                 answer.span.first_token(now, output.queued)
             answer.last_token = now
@@ -201,7 +202,7 @@ class OpenAnswers:
             self._sessions.finish(answer.turn, failed=failure(finish) is not None)
         if answer.span is not None:
             answer.span.end(now, answer.usage, finish)
-        self._metrics.finished(now - answer.started, aborted=finish is None or finish.reason is FinishReason.ABORT)
+        self._metrics.finished(now - answer.started, answer.usage, aborted=finish is None or finish.reason is FinishReason.ABORT)
         siblings = self._rids[answer.rid]
         siblings.discard(uid)
         if not siblings:

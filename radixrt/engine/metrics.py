@@ -18,30 +18,32 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from radixrt.cache.reuse import BOUNDS
-from radixrt.types import EngineStats
+from radixrt.types import EngineStats, Usage
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 # Throughput is taken over a window at least this long.
 WINDOW_SECONDS = 1.0
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+_TOKENS = (1, 4, 16, 64, 256, 512, 1024, 2048, 4096, 8192, 16_384, 32_768, 65_536, 131_072)
 
 
-class _Times:
-    """A histogram of seconds.  Not the library's, whose locks and labels cost as much as all else done for a token."""
+class _Observed:
+    """A histogram of what was observed.  Not the library's, whose locks and labels cost as much as all else done for a token."""
 
-    def __init__(self, name: str, help: str) -> None:
+    def __init__(self, name: str, help: str, bounds: Sequence[float] = _SECONDS) -> None:
         self._name = name
         self._help = help
-        self._counts = [0] * (len(_SECONDS) + 1)
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
         self._sum = 0.0
 
-    def observe(self, seconds: float, times: int = 1) -> None:
-        self._counts[bisect_left(_SECONDS, seconds)] += times
-        self._sum += seconds * times
+    def observe(self, value: float, times: int = 1) -> None:
+        self._counts[bisect_left(self._bounds, value)] += times
+        self._sum += value * times
 
     def family(self, labels: dict[str, str]) -> Metric:
-        return _histogram(self._name, self._help, labels, _SECONDS, self._counts, self._sum)
+        return _histogram(self._name, self._help, labels, self._bounds, self._counts, self._sum)
 
 
 class Metrics:
@@ -49,9 +51,15 @@ class Metrics:
 
     def __init__(self, model_name: str) -> None:
         self._labels = {"model_name": model_name}
-        self._first_token = _Times("sglang:time_to_first_token_seconds", "From taking a request to its first token")
-        self._next_token = _Times("sglang:inter_token_latency_seconds", "Between two tokens of one answer")
-        self._whole = _Times("sglang:e2e_request_latency_seconds", "From taking a request to its end")
+        self._first_token = _Observed("sglang:time_to_first_token_seconds", "From taking a request to its first token")
+        self._next_token = _Observed("sglang:inter_token_latency_seconds", "Between two tokens of one answer")
+        self._whole = _Observed("sglang:e2e_request_latency_seconds", "From taking a request to its end")
+        self._queued = _Observed("sglang:queue_time_seconds", "From queueing a request to its first step, of answers that have a token")
+        self._prompt = _Observed("sglang:prompt_tokens_histogram", "Prompt tokens of finished answers", _TOKENS)
+        self._uncached = _Observed(
+            "sglang:uncached_prompt_tokens_histogram", "Prompt tokens of finished answers that the cache did not have", _TOKENS
+        )
+        self._generated = _Observed("sglang:generation_tokens_histogram", "Generated tokens of finished answers", _TOKENS)
         self._requests = self._aborted = self._failed_checks = 0
         self._throughput = 0.0
         self._window_start = time.monotonic()
@@ -61,16 +69,22 @@ class Metrics:
         """Count answers that were started."""
         self._requests += num
 
-    def tokens(self, num: int, since_start: float, since_last: float | None) -> None:
-        """Count the arrival of ``num`` tokens of one answer; ``since_last`` is None for its first ones."""
+    def tokens(self, num: int, since_start: float, since_last: float | None, queued: float) -> None:
+        """Count the arrival of ``num`` tokens of one answer; ``since_last`` is None for its first ones, before which it was
+        ``queued`` for so many seconds."""
         if since_last is None:
             self._first_token.observe(since_start)
+            self._queued.observe(queued)
             return
         self._next_token.observe(since_last / num, num)
 
-    def finished(self, seconds: float, *, aborted: bool) -> None:
+    def finished(self, seconds: float, usage: Usage, *, aborted: bool) -> None:
         """Count the end of one answer."""
         self._whole.observe(seconds)
+        if usage.prompt_tokens:  # it has come so far that somebody has counted
+            self._prompt.observe(usage.prompt_tokens)
+            self._uncached.observe(usage.prompt_tokens - usage.cached_tokens)
+            self._generated.observe(usage.completion_tokens)
         self._aborted += aborted
 
     def failed_check(self) -> None:
@@ -170,8 +184,10 @@ class Metrics:
             "radixrt_reuse_gap_seconds", "How long a cached prefix lay unused before it was matched again", self._labels,
             BOUNDS, stats.reuse_counts or [0] * (len(BOUNDS) + 1), stats.reuse_seconds,
         )
-        for times in (self._first_token, self._next_token, self._whole):
-            yield times.family(self._labels)
+        for observed in (
+            self._first_token, self._next_token, self._whole, self._queued, self._prompt, self._uncached, self._generated,
+        ):  # fmt: skip
+            yield observed.family(self._labels)
 
 
 def _histogram(name: str, help: str, labels: dict[str, str], bounds: Sequence[float], counts: Sequence[int], total: float) -> Metric:

@@ -291,6 +291,9 @@ def test_metrics_balance_and_count_what_happened() -> None:
             assert values["sglang:num_aborted_requests_total"] == 0
             assert values["sglang:time_to_first_token_seconds_count"] == 2
             assert values["sglang:inter_token_latency_seconds_count"] >= 5
+            assert values["sglang:queue_time_seconds_count"] == 2
+            assert (values["sglang:prompt_tokens_histogram_count"], values["sglang:prompt_tokens_histogram_sum"]) == (1, 3)
+            assert values["sglang:generation_tokens_histogram_sum"] == 6
             assert samples(engine)["sglang:num_aborted_requests_total"] == 1
             assert values["radixrt_process_resident_memory_bytes"] > 1 << 20
 

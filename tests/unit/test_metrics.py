@@ -13,9 +13,9 @@ def test_times_of_tokens_are_counted_as_the_library_counts_them() -> None:
     registry = CollectorRegistry()
     reference = Histogram("sglang:inter_token_latency_seconds", "", ["model_name"], buckets=metrics_module._SECONDS, registry=registry)
     metrics = Metrics("m")
-    metrics.tokens(1, 0.3, None)
+    metrics.tokens(1, 0.3, None, 0.1)
     for num, seconds in ((1, 0.001), (1, 0.0011), (3, 0.06), (2, 2.0), (1, 400.0)):
-        metrics.tokens(num, 1.0, seconds)
+        metrics.tokens(num, 1.0, seconds, 0.1)
         for _ in range(num):
             reference.labels("m").observe(seconds / num)
     wanted = [line for line in generate_latest(registry).decode().splitlines() if line[0] != "#" and "_created" not in line]
