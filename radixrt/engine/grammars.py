@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from radixrt.config import GrammarConfig, ModelConfig
 from radixrt.engine.stream import ended_by
@@ -24,6 +25,21 @@ LOOK_SECONDS = 0.001
 Queue = Callable[[GenerateRequest, Grammar | None, float], None]
 
 
+class Compiler(Protocol):
+    """What the desk needs of a ``CompileService``."""
+
+    stats: CompileStats
+
+    @property
+    def vocabulary(self) -> Vocabulary: ...
+
+    def compile(self, spec: GrammarSpec) -> Job: ...
+
+    def release(self, job: Job) -> None: ...
+
+    def close(self) -> None: ...
+
+
 @dataclass(slots=True)
 class _Waiting:
     request: GenerateRequest
@@ -37,7 +53,7 @@ class GrammarDesk:
     Times are seconds of one clock.  ``waiting_timeout``: how long a request waits here at most, None for as long as it takes.
     """
 
-    def __init__(self, service: CompileService, queue: Queue, *, waiting_timeout: float | None = None) -> None:
+    def __init__(self, service: Compiler, queue: Queue, *, waiting_timeout: float | None = None) -> None:
         self._service = service
         self._queue = queue
         self._timeout = waiting_timeout

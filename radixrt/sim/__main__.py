@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from multiprocessing import get_context
 from pathlib import Path
 
 from radixrt.sim.search import CHECK_EVERY, DEFAULT_LENGTH, Failure, explore, replay
@@ -58,7 +59,7 @@ def _explored(tasks: Iterator[range], jobs: int, length: int, check_every: int) 
     if jobs == 1:
         for seeds in tasks:
             yield explore(seeds, length=length, check_every=check_every)
-    with ProcessPoolExecutor(jobs) as pool:
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:  # whoever calls may have threads
         pending: set[Future[tuple[Tally, Failure | None]]] = set()
         try:
             while True:

@@ -11,7 +11,10 @@ from radixrt.types import Finish, FinishReason, LogprobOptions, TokenLogprob, To
 
 @dataclass(slots=True)
 class Answer:
-    """``text`` grows by what was given; ``end`` is why it must end, as soon as it is complete."""
+    """``text`` grows by what was given; ``end`` is why it must end, as soon as it is complete.
+
+    Its grammar, if it has one, takes ``compile_seconds`` to compile, and may be ``refused`` then.
+    """
 
     uid: int
     text: Text
@@ -22,6 +25,8 @@ class Answer:
     logprobs: LogprobOptions | None
     arrived: float
     faults_before: int
+    compile_seconds: float = 0.0
+    refused: bool = False
     end: Finish | None = None
     finish: Finish | None = None
     is_cancelled: bool = False

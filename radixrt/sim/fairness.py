@@ -17,7 +17,7 @@ from radixrt.schedule.queue import PATIENCE
 
 @dataclass(slots=True)
 class Turn:
-    """``newcomers``: the first uid that has come since, or None before the turn."""
+    """``newcomers``: the place of the first that has come since, or None before the turn."""
 
     comes_at: int
     newcomers: int | None = None
@@ -25,19 +25,20 @@ class Turn:
 
 
 class Fairness:
-    """Raises AssertionError when a request is passed over more often than the policy allows; uids count up by arrival."""
+    """Raises AssertionError when a request is passed over more often than the policy allows."""
 
     def __init__(self, schedule: ScheduleConfig) -> None:
         self.most_passes = self._most_passes(schedule)
         self._turns: dict[int, Turn] = {}
         self._running: Set[int] = set()
-        self._num_admitted = self._next_uid = 0
+        self._num_admitted = 0
+        self._places: dict[int, int] = {}  # by uid, in the order of arrival
 
     def arrived(self, uid: int, num_waiting: int) -> None:
         """A request has been queued behind ``num_waiting`` others."""
-        self._next_uid = uid + 1
+        self._places[uid] = len(self._places)
         if self.most_passes is not None:
-            self._turns[uid] = Turn(self._num_admitted + math.ceil(PATIENCE * num_waiting), None if num_waiting else uid + 1)
+            self._turns[uid] = Turn(self._num_admitted + math.ceil(PATIENCE * num_waiting), None if num_waiting else len(self._places))
 
     def left(self, uid: int) -> None:
         """A request has ended, wherever it was."""
@@ -51,7 +52,7 @@ class Fairness:
         self._running = running
         if not admitted:
             return
-        newest = max(admitted)
+        newest = max(self._places[uid] for uid in admitted)
         for uid in admitted:
             self._turns.pop(uid, None)
         for uid, turn in self._turns.items():
@@ -61,7 +62,7 @@ class Fairness:
         self._num_admitted += len(admitted)
         for turn in self._turns.values():
             if turn.newcomers is None and turn.comes_at <= self._num_admitted:
-                turn.newcomers = self._next_uid
+                turn.newcomers = len(self._places)
 
     @staticmethod
     def _most_passes(schedule: ScheduleConfig) -> int | None:

@@ -60,18 +60,19 @@ class People:
         if len(world.open) >= settings.most_open or len(prompt) >= longest:
             return
         max_new = longest if rng.random() < 0.05 else rng.randrange(settings.longest_output)
-        choices = None
+        choices, seconds, refused = None, 0.0, False
         if rng.random() < 0.25:
             allowed = {
                 at: sorted(rng.sample(range(1, VOCAB_SIZE), rng.choice((1, 1, 1, 3)))) for at in range(max_new) if rng.random() < 0.5
             }
             choices = Choices(allowed, rng.randrange(1, 20))
+            seconds, refused = rng.choice((0.0, 0.0, 0.002, 0.05, 1.0)), rng.random() < 0.1
         seed = 0 if settings.drafts and rng.random() < 0.7 else rng.getrandbits(20)
         answer = Answer(
             uid=len(world.answers), text=Text(world.model, prompt, namespace, seed), num_prompt=len(prompt),
             max_length=min(len(prompt) + max_new, longest), stop_ids=frozenset({END_OF_TEXT} if rng.random() < 0.7 else ()),
             choices=choices, logprobs=LogprobOptions(start_len=rng.randrange(-1, len(prompt) + 1)) if rng.random() < 0.06 else None,
-            arrived=world.now, faults_before=world.faults.count,
+            arrived=world.now, faults_before=world.faults.count, compile_seconds=seconds, refused=refused,
         )
         world.add(answer, priority=rng.choice((0, 0, 0, 1, 5, 20)), routing_key=rng.choice(("", "a", "b")))
 

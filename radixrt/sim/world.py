@@ -8,6 +8,7 @@ are compared always.
 
 from __future__ import annotations
 
+import math
 import random
 import zlib
 from array import array
@@ -18,11 +19,16 @@ from functools import lru_cache
 from radixrt.cache.kv_events import BlockLog
 from radixrt.cache.pins import PinBoard
 from radixrt.engine.assembly import build_scheduler
+from radixrt.engine.grammars import GrammarDesk
 from radixrt.engine.step_loop import MAX_FAILED_STEPS
-from radixrt.errors import EngineStopped, Overloaded, RequestError
+from radixrt.engine.stream import ended_by
+from radixrt.errors import EngineStopped, GrammarError, Overloaded, RequestError
+from radixrt.grammar.base import Grammar
 from radixrt.schedule.request import Request, Status
 from radixrt.schedule.step import ScheduledStep
+from radixrt.schedule.waits import GRAMMAR
 from radixrt.sim.answer import Answer
+from radixrt.sim.compiler import SimulatedCompiler
 from radixrt.sim.cost import StepCost, Work
 from radixrt.sim.fairness import Fairness
 from radixrt.sim.faults import CandidLoop, Faults, FaultyAllocator, FaultyGrammar, FaultyTree
@@ -30,14 +36,13 @@ from radixrt.sim.history import Settings
 from radixrt.sim.mirror import Mirror
 from radixrt.sim.model import VOCAB_SIZE, HashModel, Text
 from radixrt.sim.runner import SimulatedRunner, SimulatedStep
-from radixrt.types import Finish, FinishReason, GenerateRequest, Namespace, SamplingParams
+from radixrt.types import FinishReason, GenerateRequest, Namespace, SamplingParams
 
 # Steps without a token computed or an answer ended, while there is work, after which the scheduler counts as stuck.
 STUCK_AFTER = 1000
 BETWEEN_PASSES = 1e-3
 # Longest that virtual time moves between two passes.
 MOST_SECONDS = 12.0
-GREEDY = SamplingParams(temperature=0.0)
 BLOCK_SIZE = 4
 NAMESPACES = (Namespace("0"), Namespace("1"))
 
@@ -106,6 +111,8 @@ class World:
         self._runner = SimulatedRunner(
             self.model, cache.page_table, settings.num_slots, is_late=lambda: self._rng.random() < settings.lateness, faults=self.faults
         )
+        self._compiler = SimulatedCompiler()
+        self._desk = GrammarDesk(self._compiler, self._queue, waiting_timeout=settings.schedule.waiting_timeout)
         self._loop = CandidLoop(self._scheduler, self, overlap=settings.overlap)
         self._cost = StepCost()
         self._fairness = Fairness(settings.schedule)
@@ -119,23 +126,41 @@ class World:
     def add(self, answer: Answer, *, priority: int, routing_key: str) -> None:
         """Queue the request of an answer, or refuse it."""
         assert answer.uid == len(self.answers)
+        spec = None
+        if answer.choices is not None:
+            spec = self._compiler.plan(answer.choices, seconds=answer.compile_seconds, refused=answer.refused)
         request = GenerateRequest(
-            uid=answer.uid, prompt=answer.text.tokens.copy(), sampling=GREEDY, namespace=NAMESPACES[answer.text.namespace],
-            logprobs=answer.logprobs, priority=priority, routing_key=routing_key,
+            uid=answer.uid, prompt=answer.text.tokens.copy(), sampling=SamplingParams(temperature=0.0, grammar=spec),
+            namespace=NAMESPACES[answer.text.namespace], logprobs=answer.logprobs, priority=priority, routing_key=routing_key,
         )
-        grammar = None if answer.choices is None else FaultyGrammar(answer.choices, self.faults)
         self.answers.append(answer)
+        try:
+            if spec is None:
+                self._queue(request, None, 0.0)
+            else:
+                self._desk.add(request, spec, self.now)
+        except (GrammarError, Overloaded) as error:
+            answer.finish = ended_by(error)
+            assert answer.finish.status == Overloaded.status or answer.refused, "a grammar that compiles is taken"
+        else:
+            self.open[answer.uid] = answer
+
+    def _queue(self, request: GenerateRequest, grammar: Grammar | None, waited: float) -> None:
+        """Hand a request whose grammar is there to the scheduler, as the engine core does."""
+        answer = self.answers[request.uid]
+        state = None if answer.choices is None else FaultyGrammar(answer.choices, self.faults)
+        assert grammar is answer.choices, "who waits for a grammar gets that one"
         num_waiting = len(self._scheduler.waiting)
-        queued = Request(request, max_length=answer.max_length, stop_ids=answer.stop_ids, seed=answer.text.seed, grammar=grammar)
+        queued = Request(request, max_length=answer.max_length, stop_ids=answer.stop_ids, seed=answer.text.seed, grammar=state)
+        if waited:
+            queued.waits[GRAMMAR] = waited
         try:
             self._scheduler.add(queued, self.now)
         except Overloaded:
             assert 0 < self.settings.schedule.max_queued_requests <= num_waiting, "a queue that has room takes more"
-            answer.finish = Finish(FinishReason.ABORT, status=Overloaded.status)
-        else:
-            self.open[answer.uid] = answer
-            self._requests[answer.uid] = queued, self._loop.failed_steps
-            self._fairness.arrived(answer.uid, num_waiting)
+            raise
+        self._requests[answer.uid] = queued, self._loop.failed_steps
+        self._fairness.arrived(answer.uid, num_waiting)
 
     def abort(self, uid: int) -> None:
         """Cancel a request, whatever has become of it."""
@@ -144,13 +169,13 @@ class World:
             answer.is_cancelled = True
             self._cancelled.append(answer)
             self._check_next = True
-        self._scheduler.abort(uid)
+        if not self._desk.abort(uid):
+            self._scheduler.abort(uid)
 
     def flush(self) -> None:
-        """Empty the cache if nobody is here."""
-        if self.open or self._loop.has_work():
-            assert self._loop.has_work(), "whoever is not answered is work"
-        else:
+        """Empty the cache if nobody is here, but for those whose grammar is being compiled."""
+        if not self._has_work():
+            assert len(self.open) == len(self._desk), "whoever is not answered is work"
             assert self._scheduler.flush(), "an idle cache can be emptied"
             self._check_next = True
 
@@ -174,9 +199,10 @@ class World:
     def step(self) -> None:
         """One pass of the step loop, if there is work, and what is promised after it."""
         self.now += BETWEEN_PASSES
-        if not self._loop.has_work():
+        if not self._has_work():
             return
         self.steps += 1
+        refused = self._desk.tick(self.now)
         self._pins.tick(self.now)
         counters = self._scheduler.counters
         before = counters.computed_tokens, counters.retractions, self.faults.count
@@ -184,7 +210,7 @@ class World:
         self._extended, self._num_available = set(), 0
         self.faults.on = True
         try:
-            outputs = self._loop.step(self.now)
+            outputs = refused + self._loop.step(self.now)
         except EngineStopped:
             assert self._loop.failed_steps >= MAX_FAILED_STEPS, "only failed steps in a row stop the engine"
             self.stopped = True
@@ -213,11 +239,14 @@ class World:
     def drain(self) -> None:
         """Let everything come to rest, and check that nothing is held and everybody was answered."""
         self.faults.disarm()
-        while not self.stopped and self._loop.has_work():
+        while not self.stopped and (self.open or self._has_work()):
+            if not self._has_work():
+                assert math.isfinite(self._compiler.soonest), "whoever is not answered is work"
+                self.now = max(self.now, self._compiler.soonest)
             self.step()
         if self.stopped:
             return
-        assert not self.open, "every request ends"
+        assert not self._has_work() and not len(self._desk) and not self._compiler.num_wanted, "nothing waits any more"
         self._full_check()
         cache, settings = self._scheduler.cache, self.settings
         stats = cache.tree.stats()
@@ -249,6 +278,10 @@ class World:
         assert sum(row.count for row in step.rows) <= scheduler.token_budget, "a step keeps to its budget"
         return self._runner.forward(step)
 
+    def _has_work(self) -> bool:
+        self._compiler.advance(self.now)
+        return self._loop.has_work() or self._desk.has_news(self.now)
+
     def _end(self, answer: Answer) -> None:
         finish, schedule = answer.finish, self.settings.schedule
         assert finish is not None
@@ -258,15 +291,18 @@ class World:
             age = self.now - answer.arrived
             is_right = {
                 None: answer.is_cancelled,
-                429: schedule.max_queued_requests > 0 and schedule.enable_priority_scheduling,
+                400: answer.refused,
+                429: schedule.max_queued_requests > 0 and (schedule.enable_priority_scheduling or answer.choices is not None),
                 500: self.faults.count > answer.faults_before,
                 503: any(limit is not None and age >= limit for limit in (schedule.waiting_timeout, schedule.running_timeout)),
             }
             assert is_right[finish.status], f"nothing explains that request {answer.uid} ends with {finish}"
         else:
             answer.check_complete()
-        request, failed_steps = self._requests.pop(answer.uid)
-        if request.admitted is not None and not request.num_retractions and self._loop.failed_steps == failed_steps:
+        request, failed_steps = self._requests.pop(answer.uid, (None, 0))
+        if request is None:
+            assert answer.choices is not None and finish.reason is FinishReason.ABORT, "only a grammar keeps a request from the queue"
+        elif request.admitted is not None and not request.num_retractions and self._loop.failed_steps == failed_steps:
             waited = request.admitted - answer.arrived
             assert abs(sum(request.waits.values()) - waited) < 1e-6, "every second of waiting has a reason"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import subprocess
 import sys
 from array import array
@@ -14,21 +15,23 @@ from removed_rules import REMOVED_RULES
 
 from radixrt.cache.kv_events import BlockLog
 from radixrt.cache.prefix_cache import Lease, PrefixCache
+from radixrt.engine.grammars import GrammarDesk
 from radixrt.engine.step_loop import StepLoop
 from radixrt.schedule.queue import WaitingQueue
 from radixrt.schedule.request import Request
 from radixrt.schedule.scheduler import Scheduler
 from radixrt.schedule.step import ScheduledStep
 from radixrt.schedule.waits import WaitClock
-from radixrt.sim.__main__ import main
+from radixrt.sim.__main__ import HISTORIES_A_TASK, main, run
+from radixrt.sim.compiler import SimulatedCompiler
 from radixrt.sim.fairness import Fairness
 from radixrt.sim.history import OPERATIONS, Settings, draw
 from radixrt.sim.people import People
-from radixrt.sim.search import explore, live, quiet, replay, shrink
-from radixrt.sim.world import Tally, World
-from radixrt.types import Finish, FinishReason, TokenOutput
+from radixrt.sim.search import CHECK_EVERY, DEFAULT_LENGTH, live, quiet, replay, shrink
+from radixrt.sim.world import World
+from radixrt.types import Finish, FinishReason, GenerateRequest, GrammarSpec, TokenOutput
 
-CI_STEPS = 80_000  # some 40 s of CPU; `python -m radixrt.sim` lives as many as wanted
+CI_STEPS = 300_000  # some 160 s of CPU, on all cores; `python -m radixrt.sim` lives as many as wanted
 NOTICED_WITHIN = 20_000
 
 
@@ -103,14 +106,39 @@ def tell_too_little(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(BlockLog, "removed", lambda log, slots: None)
 
 
+def say_nothing_of_the_cancelled(patch: pytest.MonkeyPatch) -> None:
+    """Who hangs up while a grammar is compiled is forgotten without a last output."""
+    patch.setattr(GrammarDesk, "_end", lambda desk, uid, finish: desk._service.release(desk._waiting.pop(uid).job))
+
+
+def keep_jobs(patch: pytest.MonkeyPatch) -> None:
+    """Whoever leaves the desk still wants its grammar."""
+    patch.setattr(SimulatedCompiler, "release", lambda compiler, job: None)
+
+
+def mix_grammars_up(patch: pytest.MonkeyPatch) -> None:
+    """A request is given the grammar that was asked for last."""
+    add = GrammarDesk.add
+
+    def wrong(desk: GrammarDesk, request: GenerateRequest, spec: GrammarSpec, now: float) -> None:
+        add(desk, request, spec, now)
+        for waiting in desk._waiting.values():
+            waiting.job = list(desk._waiting.values())[-1].job
+
+    patch.setattr(GrammarDesk, "add", wrong)
+
+
 @pytest.mark.slow
 def test_histories_break_no_promise() -> None:
-    tally, seed = Tally(), 0
-    while tally.steps < CI_STEPS:
-        done, failure = explore(range(seed, seed + 50))
-        assert failure is None, str(failure)
-        tally, seed = tally + done, seed + 50
-    assert tally.retractions and tally.faults
+    tally, failure = run(CI_STEPS, seed=0, jobs=os.cpu_count() or 1, length=DEFAULT_LENGTH, check_every=CHECK_EVERY)
+    assert failure is None, str(failure)
+    assert tally.steps >= CI_STEPS and tally.retractions and tally.faults
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_as_many_steps_are_lived_as_asked_for_with_any_number_of_jobs(jobs: int) -> None:
+    tally, failure = run(300, seed=0, jobs=jobs, length=20, check_every=CHECK_EVERY)
+    assert failure is None and tally.steps >= 300 and tally.histories % HISTORIES_A_TASK == 0
 
 
 def ages(settings: Settings) -> bool:
@@ -128,6 +156,9 @@ REMOVED: list[tuple[Callable[[pytest.MonkeyPatch], None], Callable[[Settings], b
     (hold_streams_back, lambda settings: True),
     (count_too_much, lambda settings: True),
     (tell_too_little, lambda settings: True),
+    (say_nothing_of_the_cancelled, lambda settings: True),
+    (keep_jobs, lambda settings: True),
+    (mix_grammars_up, lambda settings: True),
 ]
 
 
