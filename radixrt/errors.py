@@ -101,6 +101,8 @@ class EngineStopped(RadixrtError):
 
 
 class InternalError(RadixrtError):
-    """An error of ours that ends one request."""
+    """An error of ours that ends one request; ``code`` says which, where there is more to say than that."""
 
-    code = "internal_error"
+    def __init__(self, message: str, *, code: str | None = None) -> None:
+        super().__init__(message)
+        self.code = code or "internal_error"

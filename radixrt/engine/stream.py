@@ -197,6 +197,8 @@ def failure(finish: Finish | None) -> RadixrtError | None:
         return Overloaded(message)
     if finish.status == EngineStopped.status:
         return EngineStopped(message)
-    return RequestError(message, param=finish.param, code=finish.code) if finish.status < 500 else InternalError(message)
+    if finish.status < 500:
+        return RequestError(message, param=finish.param, code=finish.code)
+    return InternalError(message, code=finish.code)
 
 
