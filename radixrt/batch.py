@@ -40,6 +40,7 @@ class Batch:
     sample_index [S] int64: places in the flattened tokens whose logits are sampled, by row and then position.
     last_index [R], last_rows [R]: sample last_index[i] (a place in S) becomes the last token of state row last_rows[i].
     prompt_scores: prompt positions to score, or None.
+    hidden_index [E] int64: places in the flattened tokens whose hidden states are wanted, or None.
     """
 
     input_ids: Tensor
@@ -54,6 +55,7 @@ class Batch:
     last_index: Tensor
     last_rows: Tensor
     prompt_scores: PromptScores | None = None
+    hidden_index: Tensor | None = None
 
     @property
     def num_tokens(self) -> int:
@@ -143,10 +145,11 @@ class Logprobs:
 class Samples:
     """The result of a step on the host: tokens [S] (-1 where the logits were not finite) and what was to be reported.
 
-    mu [S] float64: mirostat's state after each token, None where no row has any.
+    mu [S] float64: mirostat's state after each token, None where no row has any.  hidden [E, H] float64: what was wanted of them.
     """
 
     tokens: np.ndarray
     logprobs: Logprobs | None = None
     prompt_scores: Logprobs | None = None
     mu: np.ndarray | None = None
+    hidden: np.ndarray | None = None

@@ -226,7 +226,8 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 
     ``uid`` is made by the engine front, unique for ever.  ``namespace`` separates cache entries: nothing is shared
     between requests whose namespaces differ.  ``priority`` counts under priority scheduling; ``routing_key`` under the
-    policy of that name.  ``breakers`` are those of ``sampling.chain``.
+    policy of that name.  ``breakers`` are those of ``sampling.chain``.  ``embed``: the answer is the mean of the hidden states of
+    the prompt but for its last token, which is not computed; nothing may be generated then.
     """
 
     uid: int
@@ -238,6 +239,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     routing_key: str = ""
     want_report: bool = False
     breakers: Breakers | None = None
+    embed: bool = False
 
     def checked(self) -> GenerateRequest:
         """Return an equal request whose fields have exactly the declared types.
@@ -287,7 +289,7 @@ class TokenOutput(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     ``logprobs`` has one entry a token when asked for; ``prompt_logprobs`` the next run of prompt positions.
     ``cached_tokens``: prompt tokens found in the cache at first admission.  ``report``: with the last output, when asked for.
-    ``queued``: seconds that the request had waited when it was admitted first.
+    ``queued``: seconds that the request had waited when it was admitted first.  ``embedding``: with the last output.
     """
 
     uid: int
@@ -299,6 +301,7 @@ class TokenOutput(msgspec.Struct, frozen=True, array_like=True, gc=False):
     num_retractions: int = 0
     report: CacheReport | None = None
     queued: float = 0.0
+    embedding: list[float] | None = None
 
 
 class Usage(msgspec.Struct, frozen=True, gc=False):
@@ -313,8 +316,8 @@ class RequestOutput(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One event of one answer, in text and tokens.
 
     ``text_delta``/``token_ids_delta``/``logprobs_delta`` are what is new since the last event; joining them over the
-    stream gives the whole answer.  ``prompt_logprobs`` is complete, and present on the last event only; so is ``report``,
-    a CacheReport as plain values.
+    stream gives the whole answer.  ``prompt_logprobs`` is complete, and present on the last event only; so are ``report``,
+    a CacheReport as plain values, and ``embedding``.
     """
 
     rid: str
@@ -327,6 +330,7 @@ class RequestOutput(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     prompt_logprobs: list[TokenLogprob] | None = None
     num_retractions: int = 0
     report: dict[str, Any] | None = None
+    embedding: list[float] | None = None
 
 
 class GrammarStats(msgspec.Struct, frozen=True, kw_only=True):

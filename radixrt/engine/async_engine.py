@@ -222,13 +222,15 @@ class AsyncEngine:
         routing_key: str = "",
         session: SessionParams | None = None,
         want_report: bool = False,
+        embed: bool = False,
         prompt_param: str = "prompt",
     ) -> RequestStream:
         """Start a request and return the stream of its ``sampling.n`` answers.
 
         rid: the caller's name for it, unique among open requests; made up when None.  namespace: the cache is shared
         only within it.  routing_key: what the schedule policy of that name groups by.  session: the prompt continues an
-        earlier request.  want_report: the last event tells what the cache did.  prompt_param: what errors call the prompt.
+        earlier request.  want_report: the last event tells what the cache did.  embed: generate nothing; the last event
+        has the mean of the prompt's hidden states.  prompt_param: what errors call the prompt.
         Raises RequestError, PromptTooLong or InvalidSampling, with nothing started, and EngineStopped.
         """
         self._life.require_ready()
@@ -238,7 +240,7 @@ class AsyncEngine:
         # Without the prompt, whose ids have been checked and may be many.
         asked = GenerateRequest(
             uid=0, prompt=[], sampling=sampling, namespace=namespace, logprobs=logprobs, priority=priority, routing_key=routing_key,
-            want_report=want_report,
+            want_report=want_report, embed=embed,
         ).checked()
         sampling, logprobs = asked.sampling, asked.logprobs
         sampling.validate(vocab_size)
@@ -254,6 +256,11 @@ class AsyncEngine:
                 raise RequestError("A request of a session has one answer.", param="n", code="invalid_value")
             tokens = self.sessions.prompt(session, added)
         check_prompt(tokens, self.info, prompt_param)
+        if embed:
+            sampling = msgspec.structs.replace(sampling, max_new_tokens=0, min_new_tokens=0)
+            # What would come next, which nothing computes: the hidden states are those that predict a token of the prompt.
+            tokens = [*tokens, tokens[-1]]
+            check_prompt(tokens, self.info, prompt_param)
         if logprobs is not None:
             logprobs.validate(vocab_size, len(tokens))
         if rid is None:

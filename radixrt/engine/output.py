@@ -106,6 +106,7 @@ class _Answer:
             logprobs_delta=self._logprobs,
             prompt_logprobs=None if finish is None else self._prompt_logprobs,
             num_retractions=output.num_retractions,
+            embedding=output.embedding,
         )
         self._tokens = []
         self._logprobs = None if self._logprobs is None else []

@@ -28,6 +28,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     prompt_logprobs: list[TokenLogprob] | None = None
     num_retractions: int = 0
     report: dict[str, Any] | None = None
+    embedding: list[float] | None = None
 
 
 class Joined:
@@ -179,7 +180,7 @@ def _answer(event: RequestOutput) -> Answer:
     return Answer(
         index=event.index, text=event.text_delta, token_ids=event.token_ids_delta, finish=event.finish, usage=event.usage,
         logprobs=event.logprobs_delta, prompt_logprobs=event.prompt_logprobs, num_retractions=event.num_retractions,
-        report=event.report,
+        report=event.report, embedding=event.embedding,
     )
 
 

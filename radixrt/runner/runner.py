@@ -25,15 +25,16 @@ SCORE_ROWS = 128
 
 T = TypeVar("T")
 Scores = tuple[Tensor, Tensor, Tensor, Tensor | None]
-Sampled = tuple[Tensor, Scores | None, Scores | None, Tensor | None]
+Sampled = tuple[Tensor, Scores | None, Scores | None, Tensor | None, Tensor | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Logits:
-    """Device tensors a forward pass leaves: logits [S, V] float32 of the sampled positions, and prompt scores."""
+    """Device tensors a forward pass leaves: logits [S, V] float32 of the sampled positions, prompt scores, hidden states [E, H]."""
 
     logits: Tensor
     prompt_scores: Scores | None
+    hidden: Tensor | None
 
 
 class Pending:
@@ -44,8 +45,9 @@ class Pending:
 
     def result(self) -> Samples:
         """Wait for the step and copy its samples to the host; raises what the step raised."""
-        tokens, logprobs, prompt_scores, mu = self._future.result()
-        return Samples(tokens.cpu().numpy(), _to_host(logprobs), _to_host(prompt_scores), None if mu is None else mu.cpu().numpy())
+        tokens, logprobs, prompt_scores, *others = self._future.result()
+        mu, hidden = (None if other is None else other.cpu().numpy() for other in others)
+        return Samples(tokens.cpu().numpy(), _to_host(logprobs), _to_host(prompt_scores), mu, hidden)
 
 
 class ModelRunner:
@@ -83,7 +85,9 @@ class ModelRunner:
             ids[batch.device_index] = self._last_tokens[batch.device_rows]
         hidden = self._model.forward(ids, batch.positions, ForwardContext.of(batch, self._pool, self._backend))
         logits = self._model.logits(hidden[batch.sample_index])
-        return Logits(logits, None if batch.prompt_scores is None else self._score(hidden, batch.prompt_scores))
+        scores = None if batch.prompt_scores is None else self._score(hidden, batch.prompt_scores)
+        # In float64, so that their sum does not depend on how the prompt was cut.
+        return Logits(logits, scores, None if batch.hidden_index is None else hidden[batch.hidden_index].double())
 
     def _score(self, hidden: Tensor, scores: PromptScores) -> Scores:
         parts = []
@@ -103,7 +107,7 @@ class ModelRunner:
         if reported is not None and sampling.logprob_rows is not None:
             chosen = tokens[sampling.logprob_rows]
             logprobs = sampler.logprobs_of(reported, chosen, sampling.logprob_top, sampling.logprob_given)
-        return tokens, logprobs, found.prompt_scores, mu
+        return tokens, logprobs, found.prompt_scores, mu, found.hidden
 
 
 def _to_host(scores: Scores | None) -> Logprobs | None:

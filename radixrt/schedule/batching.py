@@ -70,7 +70,16 @@ def build_batch(step: ScheduledStep, pages: PageTable, device: torch.device) -> 
         last_index=to_device(last[sampled]),
         last_rows=to_device(np.array([row.row for row in rows])[sampled]),
         prompt_scores=_prompt_scores(rows, offsets, to_device),
+        hidden_index=_hidden_index(rows, offsets, to_device),
     )
+
+
+def _hidden_index(rows: Sequence[ScheduledRow], offsets: np.ndarray, to_device: ToDevice) -> Tensor | None:
+    index: list[int] = []
+    for row, offset in zip(rows, offsets.tolist(), strict=False):
+        if row.request.embed:
+            index.extend(offset + position - 1 - row.start for position in range(row.score_from, row.score_to))
+    return to_device(index) if index else None
 
 
 def _prompt_scores(rows: Sequence[ScheduledRow], offsets: np.ndarray, to_device: ToDevice) -> PromptScores | None:
@@ -146,7 +155,7 @@ def read_results(step: ScheduledStep, samples: Samples) -> list[RowResult]:
     """Cut the samples of a step into one result a row."""
     results: list[RowResult] = []
     tokens = samples.tokens.tolist()
-    sampled = scored = reported = 0
+    sampled = scored = reported = embedded = 0
     for row in step.rows:
         options = row.request.logprobs
         row_tokens = tokens[sampled : sampled + row.num_samples]
@@ -166,7 +175,11 @@ def read_results(step: ScheduledStep, samples: Samples) -> list[RowResult]:
             scored += num_scores
         mu = samples.mu[sampled : sampled + row.num_samples].tolist() if samples.mu is not None and row.request.mu is not None else None
         sampled += row.num_samples
-        results.append(RowResult(row_tokens, logprobs, prompt_logprobs, mu))
+        hidden = None
+        if row.request.embed and samples.hidden is not None:
+            hidden = samples.hidden[embedded : embedded + row.score_to - row.score_from]
+            embedded += len(hidden)
+        results.append(RowResult(row_tokens, logprobs, prompt_logprobs, mu, hidden))
     return results
 
 

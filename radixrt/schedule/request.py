@@ -5,6 +5,8 @@ from __future__ import annotations
 import enum
 from array import array
 
+import numpy as np
+
 from radixrt.cache.prefix_cache import Lease
 from radixrt.errors import RadixrtError
 from radixrt.grammar.base import GrammarState
@@ -31,6 +33,7 @@ class Request:
     ``level`` orders requests when priorities count, smaller first, and ``admitted_level`` is what waiting had made of it
     at the last admission.  ``arrived`` and ``admitted`` (the first time, or None) are seconds, and ``waits`` are seconds
     by reason (``radixrt.schedule.waits``).  ``mu`` is mirostat's state at each position of the verified output and the next.
+    ``pooled`` is the sum of the hidden states so far of one that asks for an embedding (``embed``).
     """
 
     __slots__ = (
@@ -42,6 +45,7 @@ class Request:
         "breakers",
         "closing",
         "divergence",
+        "embed",
         "epoch",
         "fault",
         "grammar",
@@ -61,6 +65,7 @@ class Request:
         "num_scored",
         "num_shared",
         "num_verified",
+        "pooled",
         "priority",
         "routing_key",
         "sample_pos",
@@ -120,8 +125,12 @@ class Request:
         self.num_prefilled = 0  # prompt tokens that went through the model, again after a retraction
         self.num_retractions = 0
         self.num_shared = 0  # leading positions that came from the cache, or that others took over, since the last admission
-        # The first prompt position whose logprob is still to be reported.
+        self.embed = request.embed
+        self.pooled: np.ndarray | None = None
+        # The first prompt position whose logprob is still to be reported, or the hidden state before it to be added.
         self.num_scored = self.num_prompt if self.logprobs is None or self.logprobs.start_len < 0 else self.logprobs.start_len
+        if request.embed:
+            self.num_scored = 1
 
     @property
     def num_tokens(self) -> int:
@@ -156,6 +165,12 @@ class Request:
     def is_exact(self) -> bool:
         """Whether nothing but its limit can end the output."""
         return not self.stop_ids and self.grammar is None
+
+    @property
+    def embedding(self) -> list[float] | None:
+        """The mean of the hidden states of the prompt but for its last token, once all of them are there."""
+        done = self.pooled is not None and self.num_scored >= self.num_prompt
+        return (self.pooled / (self.num_prompt - 1)).tolist() if self.pooled is not None and done else None
 
     @property
     def match_limit(self) -> int:

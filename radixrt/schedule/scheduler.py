@@ -360,4 +360,5 @@ class Scheduler:
                 max(request.num_cached, 0), request.num_prefilled, request.waits, request.divergence
             ),
             queued=0.0 if request.admitted is None else request.admitted - request.arrived,
+            embedding=None if finish is None else request.embedding,
         )

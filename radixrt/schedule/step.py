@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import msgspec
+import numpy as np
 
 from radixrt.schedule.request import Request, Status
 from radixrt.types import TokenLogprob
@@ -15,7 +16,7 @@ class ScheduledRow(msgspec.Struct, frozen=True):
     """Request extends by positions [start, start + count).
 
     Positions [sample_from, start + count] are sampled (none when ``sample_from`` is beyond that); prompt positions
-    [score_from, score_to) are scored.
+    [score_from, score_to) are scored, or the hidden states that predict them are wanted.
     """
 
     request: Request
@@ -49,13 +50,14 @@ class ScheduledStep(msgspec.Struct, frozen=True):
 class RowResult(msgspec.Struct, frozen=True):
     """What a step found for one row: a token for each sampled position (-1 where logits were not finite) and logprobs.
 
-    mu: mirostat's state after each of the tokens, for requests that have one.
+    mu: mirostat's state after each of the tokens, for requests that have one.  hidden [score_to - score_from, H]: of embeddings.
     """
 
     tokens: Sequence[int]
     logprobs: Sequence[TokenLogprob] | None = None
     prompt_logprobs: Sequence[TokenLogprob] | None = None
     mu: Sequence[float] | None = None
+    hidden: np.ndarray | None = None
 
 
 @dataclass(slots=True)

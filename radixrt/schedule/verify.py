@@ -61,6 +61,12 @@ class Verifier:
                 if position == request.num_scored:
                     scored.append(entry)
                     request.num_scored += 1
+        if result.hidden is not None:
+            for position, vector in zip(range(row.score_from, row.score_to), result.hidden, strict=True):
+                # One by one and in order, so that the sum is the same however the prompt was cut.
+                if position == request.num_scored:
+                    request.pooled = vector.copy() if request.pooled is None else request.pooled + vector
+                    request.num_scored += 1
         logprobs: list[TokenLogprob] = []
         finish: Finish | None = None
         offered, accepted = min(len(request.tokens), row.end + 1) - request.num_verified, 0

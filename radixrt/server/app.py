@@ -18,6 +18,7 @@ from radixrt.server.dialects.anthropic import anthropic_routes
 from radixrt.server.dialects.ollama import ollama_routes
 from radixrt.server.dialects.responses import responses_routes
 from radixrt.server.docs import docs_routes
+from radixrt.server.embeddings import embeddings_routes
 from radixrt.server.native import native_routes
 from radixrt.server.openai import openai_routes
 from radixrt.server.operations import operations_routes
@@ -35,8 +36,8 @@ def build_app(engine: AsyncEngine, config: ServerConfig) -> FastAPI:
     service = Service(engine, config)
     components: dict[str, Any] = {}
     for routes in (
-        openai_routes, responses_routes, anthropic_routes, ollama_routes, native_routes, token_routes, cache_routes, session_routes,
-        operations_routes, ui_routes,
+        openai_routes, embeddings_routes, responses_routes, anthropic_routes, ollama_routes, native_routes, token_routes, cache_routes,
+        session_routes, operations_routes, ui_routes,
     ):
         app.include_router(routes(service, components))
     problems.install(app)

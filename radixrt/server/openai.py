@@ -99,10 +99,6 @@ def openai_routes(service: Service, components: dict[str, Any]) -> APIRouter:
 
         return await while_connected(request.receive, answer()) or gone()
 
-    @router.post("/v1/embeddings", summary="Refused: the models served here generate text")
-    async def embeddings() -> Response:
-        raise Refusal(400, "The model served here generates text and makes no embeddings.", code="unsupported_route")
-
     def card(name: str) -> dict[str, Any]:
         return {
             "id": name, "object": "model", "created": service.created, "owned_by": "radixrt",

@@ -42,6 +42,17 @@ def test_stream_joins_to_the_whole_and_counts_usage_on_request(client: OpenAI) -
     assert all(c.choices for c in client.chat.completions.create(**options, stream=True))
 
 
+def test_embeddings_are_the_same_in_both_encodings(client: OpenAI) -> None:
+    texts = ["abc", "abd"]
+    numbers = client.embeddings.create(model="toy", input=texts, encoding_format="float")
+    # What the client asks for by itself is base64.
+    decoded = client.embeddings.create(model="toy", input=texts)
+    assert [entry.embedding for entry in numbers.data] == [entry.embedding for entry in decoded.data]
+    assert numbers.usage.prompt_tokens == numbers.usage.total_tokens == sum(map(len, texts))
+    with pytest.raises(openai.BadRequestError, match="dimensions"):
+        client.embeddings.create(model="toy", input="abc", dimensions=2)
+
+
 def test_second_turn_reports_cached_tokens(client: OpenAI) -> None:
     first = client.chat.completions.create(model="toy", messages=MESSAGES, max_tokens=8, temperature=0)
     answer = {"role": "assistant", "content": first.choices[0].message.content}
