@@ -22,7 +22,7 @@ from radixrt.server.problems import Refusal, excerpt
 from radixrt.types import Namespace
 
 MAX_NAMESPACE_CHARS = 128
-OWN_FIELDS = ("rid", "priority", "cache_salt", "extra_key", "session_params", "routing_key")
+OWN_FIELDS = ("rid", "priority", "cache_salt", "extra_key", "session_params", "routing_key", "return_cache_report")
 
 Body = TypeVar("Body")
 

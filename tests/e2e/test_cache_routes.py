@@ -192,6 +192,18 @@ def test_sessions_work_in_every_dialect(server: Any, path: str) -> None:
     post(server, "/close_session", {"session_id": session})
 
 
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/responses", "/api/chat", "/api/generate"])
+def test_cache_report_comes_in_every_dialect_whole_and_streamed(server: Any, path: str) -> None:
+    salt = {"cache_salt": fresh()}
+    assert post(server, path, said(path) | salt).get("usage", {}).get("radixrt") is None, "nobody asked"
+    body = said(path) | salt | {"return_cache_report": True}
+    answer = post(server, path, body)
+    report = answer.get("usage", answer)["radixrt"]
+    assert report["matched"] > 0 and report["computed"] == 1 and set(report) == {"matched", "computed", "waited", "diverged_at"}
+    streamed = server.http.post(path, json=body | {"stream": True}).text
+    assert streamed.count('"matched":' + str(report["matched"])) == 1
+
+
 def said(path: str) -> dict[str, Any]:
     if path == "/v1/responses":
         return {"model": "toy", "input": "hi", "max_output_tokens": 3, "temperature": 0, "ignore_eos": True}

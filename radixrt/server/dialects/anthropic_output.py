@@ -9,6 +9,7 @@ import orjson
 
 from radixrt.errors import RadixrtError
 from radixrt.server.choices import CallArguments, CallBegin, Content, Ended, Piece, Reasoning
+from radixrt.server.dialects.whole import Report
 from radixrt.server.problems import error_json
 from radixrt.server.sse import Framing
 from radixrt.types import RequestOutput, Usage
@@ -55,13 +56,15 @@ class MessageBuilder:
         self._open: str | None = None
         self._arguments = ""
         self._usage = Usage()
+        self._report: dict[str, Any] = {}
 
     def object(self) -> dict[str, Any]:
         """Return the message as it is now."""
         return self._message | {"usage": self._counts()}
 
     def _counts(self) -> dict[str, Any]:
-        return usage_object(self._usage) | ({"radixrt": {"steady_prefix": self._rules}} if self._rules else {})
+        facts = self._report | ({"steady_prefix": self._rules} if self._rules else {})
+        return usage_object(self._usage) | ({"radixrt": facts} if facts else {})
 
     def start(self, usage: Usage) -> Iterator[dict[str, Any]]:
         """The head of a stream; ``usage`` counts the prompt."""
@@ -69,9 +72,9 @@ class MessageBuilder:
         head = self.object()
         yield {"type": "message_start", "message": {**head, "content": [], "usage": {**head["usage"], "output_tokens": 0}}}
 
-    def push(self, pieces: Iterable[Piece | Ended], usage: Usage) -> Iterator[dict[str, Any]]:
-        """Take in what came next; ``usage`` counts everything so far."""
-        self._usage = usage
+    def push(self, pieces: Iterable[Piece | Ended], usage: Usage, report: Report = None) -> Iterator[dict[str, Any]]:
+        """Take in what came next; ``usage`` counts everything so far, and ``report`` comes with the end if it was asked for."""
+        self._usage, self._report = usage, report or {}
         for piece in pieces:
             match piece:
                 case Content(text):
@@ -156,7 +159,7 @@ class MessageWriter:
         if not self._started:
             self._started = True
             events += self._builder.start(output.usage)
-        events += self._builder.push(self._parse(output), output.usage)
+        events += self._builder.push(self._parse(output), output.usage, output.report)
         return b"".join(map(_encode, events))
 
     def end(self) -> bytes:

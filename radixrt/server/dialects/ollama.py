@@ -41,7 +41,7 @@ def ollama_routes(service: Service, components: dict[str, Any]) -> APIRouter:
         async def answer() -> Response:
             async with outputs:
                 ((found,),) = await outputs.collect()
-            return json_response(writer.whole(pieces_of(choice.collect(found)), found.usage))
+            return json_response(writer.whole(pieces_of(choice.collect(found)), found.usage, found.report))
 
         return await while_connected(request.receive, answer()) or gone()
 

@@ -11,6 +11,7 @@ import orjson
 
 from radixrt.errors import RadixrtError
 from radixrt.server.choices import CallArguments, CallBegin, Content, Ended, Piece, Reasoning
+from radixrt.server.dialects.whole import Report
 from radixrt.server.problems import error_json
 from radixrt.server.sse import Framing
 from radixrt.types import RequestOutput, Usage
@@ -48,15 +49,15 @@ class OllamaWriter:
         return 0
 
     def push(self, prompt: int, output: RequestOutput) -> bytes:
-        return b"".join(orjson.dumps(line) + b"\n" for line in self._lines(self._parse(output), output.usage))
+        return b"".join(orjson.dumps(line) + b"\n" for line in self._lines(self._parse(output), output.usage, output.report))
 
     def end(self) -> bytes:
         return b""
 
-    def whole(self, pieces: Iterable[Piece | Ended], usage: Usage) -> dict[str, Any]:
+    def whole(self, pieces: Iterable[Piece | Ended], usage: Usage, report: Report = None) -> dict[str, Any]:
         """Return the object of a whole answer."""
         text = thinking = ""
-        lines = self._lines(pieces, usage)
+        lines = self._lines(pieces, usage, report)
         for line in lines:
             said = line.get("message", line)
             text += said.get("content" if self._chat else "response", "")
@@ -71,7 +72,7 @@ class OllamaWriter:
             said["tool_calls"] = calls
         return last
 
-    def _lines(self, pieces: Iterable[Piece | Ended], usage: Usage) -> list[dict[str, Any]]:
+    def _lines(self, pieces: Iterable[Piece | Ended], usage: Usage, report: Report) -> list[dict[str, Any]]:
         self._first = self._first or time.perf_counter_ns()
         lines = []
         for piece in pieces:
@@ -87,19 +88,20 @@ class OllamaWriter:
                 case Ended(reason, _):
                     if self._calls:
                         lines.append(self._line({"content": "", "tool_calls": [_call(call) for call in self._calls]}, {"response": ""}))
-                    lines.append(self._line({"content": ""}, {"response": ""}) | self._end(reason, usage))
+                    lines.append(self._line({"content": ""}, {"response": ""}) | self._end(reason, usage, report))
         return lines
 
     def _line(self, message: dict[str, Any], response: dict[str, Any]) -> dict[str, Any]:
         said = {"message": {"role": "assistant", **message}} if self._chat else response
         return {"model": self._model, "created_at": now(), **said, "done": False}
 
-    def _end(self, reason: str, usage: Usage) -> dict[str, Any]:
+    def _end(self, reason: str, usage: Usage, report: Report) -> dict[str, Any]:
         ended = time.perf_counter_ns()
         return {
             "done": True, "done_reason": _DONE_REASONS.get(reason, reason), "total_duration": ended - self._started, "load_duration": 0,
             "prompt_eval_count": usage.prompt_tokens, "prompt_eval_duration": self._first - self._started,
             "eval_count": usage.completion_tokens, "eval_duration": ended - self._first, "cached_count": usage.cached_tokens,
+            **({"radixrt": report} if report else {}),
         }
 
 

@@ -14,6 +14,7 @@ import orjson
 from radixrt.errors import RadixrtError
 from radixrt.server.choices import CallArguments, CallBegin, Content, Ended, Piece, Reasoning
 from radixrt.server.dialects.responses_input import ResponsesBody
+from radixrt.server.dialects.whole import Report
 from radixrt.server.problems import error_json
 from radixrt.server.service import new_id
 from radixrt.server.sse import Framing
@@ -31,6 +32,7 @@ class ResponseBuilder:
     def __init__(self, id: str, body: ResponsesBody, model: str, created: int) -> None:
         self.output: list[dict[str, Any]] = []
         self._usage: Usage | None = None
+        self._report: Report = None
         self._open: str | None = None
         self._object: dict[str, Any] = {
             "id": id, "object": "response", "created_at": created, "status": "in_progress", "background": False, "error": None,
@@ -50,15 +52,16 @@ class ResponseBuilder:
 
     def object(self) -> dict[str, Any]:
         """Return the response as it is now."""
-        return self._object | {"usage": None if self._usage is None else usage_object(self._usage)}
+        usage = None if self._usage is None else usage_object(self._usage) | ({"radixrt": self._report} if self._report else {})
+        return self._object | {"usage": usage}
 
     def start(self) -> Iterator[Event]:
         yield "response.created", {"response": self.object()}
         yield "response.in_progress", {"response": self.object()}
 
-    def push(self, pieces: Iterable[Piece | Ended], usage: Usage) -> Iterator[Event]:
-        """Take in what came next; ``usage`` counts everything so far."""
-        self._usage = usage
+    def push(self, pieces: Iterable[Piece | Ended], usage: Usage, report: Report = None) -> Iterator[Event]:
+        """Take in what came next; ``usage`` counts everything so far, and ``report`` comes with the end if it was asked for."""
+        self._usage, self._report = usage, report
         for piece in pieces:
             match piece:
                 case Content(text):
@@ -159,7 +162,7 @@ class ResponsesWriter:
         return 0
 
     def push(self, prompt: int, output: RequestOutput) -> bytes:
-        events = self._encode(self._builder.push(self._parse(output), output.usage))
+        events = self._encode(self._builder.push(self._parse(output), output.usage, output.report))
         if output.finish is not None:
             self._done()
         return events

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from starlette.responses import Response
 
@@ -13,11 +13,15 @@ from radixrt.server.choices import CallArguments, CallBegin, Content, Ended, Pie
 from radixrt.server.openai import json_response
 from radixrt.types import Usage
 
+# What the cache did for an answer, see ``radixrt.engine.reports``.
+Report: TypeAlias = dict[str, Any] | None
+
 
 class Builder(Protocol):
     """A dialect's answer while it is made."""
 
-    def push(self, pieces: Iterable[Piece | Ended], usage: Usage) -> Iterator[Any]: ...
+    def push(self, pieces: Iterable[Piece | Ended], usage: Usage, report: Report = None) -> Iterator[Any]:
+        """Take in what came next; ``usage`` counts everything so far, and ``report`` comes with the end if it was asked for."""
 
     def object(self) -> dict[str, Any]: ...
 
@@ -40,7 +44,7 @@ async def respond(turn: ChatTurn, builder: Builder) -> Response:
         ((found,),) = await outputs.collect()
 
     def build() -> Response:
-        for _ in builder.push(pieces_of(turn.choices[0].collect(found)), found.usage):
+        for _ in builder.push(pieces_of(turn.choices[0].collect(found)), found.usage, found.report):
             continue
         return json_response(builder.object())
 
