@@ -107,7 +107,7 @@ class SamplingBatch:
     """How to sample S positions; every field is per position.
 
     temperature, top_p, min_p [S] float32; top_k [S] int64 (vocabulary size when off); uniform [S] float64 in [0, 1):
-    the noise of (seed, position).  greedy [S] bool; all_greedy short-cuts the rest.
+    the noise of (seed, position), 0 when all_greedy.  greedy [S] bool; all_greedy short-cuts the rest.
     penalties (additive), repetition (scale) and bias: sparse edits or None.
     mask [S, ceil(V / 32)] int32: bit t of row s set when token t is allowed; None when no row is constrained.
     chain: positions that other samplers choose for, which are ``greedy`` here and have only mask and bias of these edits.

@@ -133,7 +133,7 @@ def attention_plan(
     """
     from radixrt_kernels import _native
 
-    return _native.AttentionPlan(page_table, starts, counts, num_heads, num_kv_heads, head_dim, num_slots, window, num_threads)
+    return _native.AttentionPlan(page_table.numpy(), starts, counts, num_heads, num_kv_heads, head_dim, num_slots, window, num_threads)
 
 
 def paged_attention(plan: AttentionPlan, storage: KVStorage, layer: int, q: Tensor, out: Tensor, scale: float, **options: Any) -> None:
@@ -169,7 +169,8 @@ def sample(
     from radixrt_kernels import _native
 
     tokens = torch.empty(logits.shape[0], dtype=torch.int64)
-    _native.sample(logits, greedy, temperature, top_k, top_p, min_p, uniform, penalties, repetition, bias, mask, tokens)
+    rows = [x.numpy() for x in (logits, greedy, temperature, top_k, top_p, min_p, uniform)]
+    _native.sample(*rows, penalties, repetition, bias, mask, tokens.numpy())
     return tokens
 
 

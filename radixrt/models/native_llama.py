@@ -83,11 +83,14 @@ class NativeLlama:
         table = self.rope.table(int((batch.starts + batch.counts).max()))
         x = torch.empty(len(input_ids), config.hidden_size)
         if isinstance(context.plan, NativePlan):
-            # All of it in one call: between layers there is nothing for Python to do.
+            # All of it in one call: between layers there is nothing for Python to do.  Arrays cross into C++ for a twentieth of
+            # what tensors take.
             num_slots = context.pool.num_slots
             plans = [context.plan.of(num_heads, num_kv_heads, head_dim, num_slots, window) for window in config.windows]
             storage: Any = context.pool.storage
-            decoder.forward(input_ids, positions, table, storage, batch.slots, plans, x)
+            decoder.forward(
+                input_ids.numpy(), positions.numpy(), table.numpy(), storage, batch.slots.numpy(), plans, x.numpy()
+            )
             return x
         qkv = torch.empty(len(input_ids), num_heads + 2 * num_kv_heads, head_dim)
         q, k, v = torch.split(qkv, [num_heads, num_kv_heads, num_kv_heads], dim=1)
@@ -102,7 +105,7 @@ class NativeLlama:
     def logits(self, hidden: Tensor) -> Tensor:
         """Return float32 logits [S, V] of hidden states [S, H]."""
         out = torch.empty(len(hidden), self.shape.vocab_size)
-        self.decoder.logits(hidden, out)
+        self.decoder.logits(hidden.numpy(), out.numpy())
         return out
 
     def places(self) -> Mapping[str, Place]:

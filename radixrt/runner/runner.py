@@ -82,9 +82,9 @@ class ModelRunner:
     def _forward(self, batch: Batch) -> Logits:
         ids = batch.input_ids
         if len(batch.device_index):
-            ids[batch.device_index] = self._last_tokens[batch.device_rows]
+            ids.index_copy_(0, batch.device_index, self._last_tokens.index_select(0, batch.device_rows))
         hidden = self._model.forward(ids, batch.positions, ForwardContext.of(batch, self._pool, self._backend))
-        logits = self._model.logits(hidden[batch.sample_index])
+        logits = self._model.logits(hidden.index_select(0, batch.sample_index))
         scores = None if batch.prompt_scores is None else self._score(hidden, batch.prompt_scores)
         # In float64, so that their sum does not depend on how the prompt was cut.
         return Logits(logits, scores, None if batch.hidden_index is None else hidden[batch.hidden_index].double())
@@ -102,7 +102,7 @@ class ModelRunner:
         reported = None if sampling.logprob_rows is None else found.logits[sampling.logprob_rows]  # a copy: sampling edits in place
         tokens = sampler.sample(found.logits, sampling)
         mu = chain.choose(found.logits, sampling.chain, tokens) if sampling.chain else None
-        self._last_tokens[batch.last_rows] = tokens[batch.last_index].clamp(min=0)
+        self._last_tokens.index_copy_(0, batch.last_rows, tokens.index_select(0, batch.last_index).clamp_(min=0))
         logprobs: Scores | None = None
         if reported is not None and sampling.logprob_rows is not None:
             chosen = tokens[sampling.logprob_rows]
