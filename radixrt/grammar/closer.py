@@ -80,6 +80,11 @@ def close_tokens(state: ClosableState, vocabulary: Vocabulary, max_tokens: int, 
             state.rollback(len(path))
 
 
+def first_choice(state: ClosableState, vocabulary: Vocabulary) -> int | None:
+    """Return the token that a search for an end tries first; None where none is allowed."""
+    return next(_ways(state, vocabulary, Counter()), None)
+
+
 def min_tokens(state: ClosableState, vocabulary: Vocabulary) -> int:
     """Return the length of the shortest text found; GrammarError when there is none."""
     shortest = close_tokens(state, vocabulary, MAX_MIN_TOKENS, 2 * MAX_MIN_TOKENS)

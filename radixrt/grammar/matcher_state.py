@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from radixrt.grammar.closer import close_tokens
+from radixrt.grammar.closer import close_tokens, first_choice
 from radixrt.grammar.jump_forward import draft_tokens
 from radixrt.grammar.outline import Place
-from radixrt.grammar.shared_masks import SharedMasks
+from radixrt.grammar.shared_masks import SharedMasks, Way
 from radixrt.grammar.vocabulary import Vocabulary
 
 RECENT = 4
@@ -93,14 +93,49 @@ class MatcherState(ABC):
         return draft_tokens(self, self._vocabulary, self._tokens[-RECENT:], max_tokens)
 
     def close(self, max_tokens: int) -> Sequence[int] | None:
-        if not self._ended and not self._is_broken():
-            way = self._masks.way(self._place(), self._way)
+        place = self._place()
+        if place is not None and self._masks.knows_ways(place) and not self._ended and not self._is_broken():
+            way = self._shared_way(place)
             if way is not None and len(way) <= max_tokens:
                 return list(way)
         return self._way(max_tokens)
 
     def _way(self, max_tokens: int) -> Sequence[int] | None:
         return close_tokens(self.fork(), self._vocabulary, max_tokens)
+
+    def _shared_way(self, place: Place) -> Sequence[int] | None:
+        """A way to an end that is a function of the place, whatever is kept: the first choice, and the way from where it leads.
+
+        Every place on the way then knows its own, so that inside a string one choice is made for each new character.
+        Where first choices lead to no end in time, the way is searched for.
+        """
+        masks, state, tokens, places = self._masks, None, list[int](), [place]
+        while (known := masks.way(places[-1])) is None and len(tokens) < masks.reach:
+            at = state or self
+            if at.is_accepting():
+                known = Way((), is_greedy=True)
+                break
+            token = first_choice(at, self._vocabulary)
+            if token is None:
+                break
+            after = masks.outline.after(places[-1], self._vocabulary.bytes_of(token) or b"")
+            if after is None:
+                break
+            if state is not None or masks.way(after) is None:
+                state = state or self.fork()
+                if not state.accept(token):
+                    break
+            tokens.append(token)
+            places.append(after)
+        if not tokens and known is not None:
+            return known.tokens
+        if known is None or known.tokens is None or not known.is_greedy or len(tokens) + len(known.tokens) >= masks.reach:
+            found = self._way(masks.reach)
+            masks.keep_way(place, Way(None if found is None else tuple(found), is_greedy=False))
+            return found
+        for at_place in range(len(tokens) + 1):
+            masks.keep_way(places[at_place], Way((*tokens[at_place:], *known.tokens), is_greedy=True))
+        return (*tokens, *known.tokens)
 
     def _place(self) -> Place | None:
         """Where the accepted tokens lead."""

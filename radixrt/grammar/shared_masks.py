@@ -7,10 +7,10 @@ has been reads its mask, which costs a copy.  Room is one for all grammars of a 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable
 from itertools import count
 from threading import Lock
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -28,12 +28,20 @@ BEYOND = 32
 T = TypeVar("T")
 
 
+class Way(NamedTuple):
+    """Tokens from a place to an end; None where none were found.  ``is_greedy``: each is the first choice at its place."""
+
+    tokens: tuple[int, ...] | None
+    is_greedy: bool
+
+
 class SharedMasks:
     """The masks and ways of one grammar; safe to use from several threads."""
 
     def __init__(self, outline: Outline, vocabulary: Vocabulary) -> None:
         self.outline = outline
-        self._reach = 0
+        self.reach = 0
+        """How many tokens a way may have that requests share: it depends on the grammar alone."""
         self._name = next(_names)
         self._masks, self._ways = _kept.setdefault(
             vocabulary, (_Recent(max(MAX_BYTES // max(4 * vocabulary.num_words, 1), 1)), _Recent(MAX_WAYS))
@@ -41,7 +49,7 @@ class SharedMasks:
 
     def know(self, shortest: int) -> None:
         """Take in how many tokens the shortest whole text has."""
-        self._reach = shortest + BEYOND
+        self.reach = shortest + BEYOND
 
     def read(self, place: Place | None, row: np.ndarray) -> bool:
         """Copy the mask of a place to a row, if it is there."""
@@ -56,19 +64,16 @@ class SharedMasks:
         if place is not None:
             self._masks.put((self._name, place), row.copy())
 
-    def way(self, place: Place | None, search: Callable[[int], Sequence[int] | None]) -> Sequence[int] | None:
-        """Return the way from a place to an end, as ``search`` finds it in so many tokens; None where none is, or none is kept.
+    def knows_ways(self, place: Place | None) -> bool:
+        """Whether the ways from a place are those of every text that leads there."""
+        return place is not None and self.outline.forgets
 
-        How far is looked depends on the grammar alone: what one request finds is what every other would have found.
-        """
-        if place is None or not self.outline.forgets:
-            return None
-        known = self._ways.get((self._name, place))
-        if known is None:
-            found = search(self._reach)
-            known = (None if found is None else tuple(found),)
-            self._ways.put((self._name, place), known)
-        return known[0]
+    def way(self, place: Place) -> Way | None:
+        """The way from a place to an end, None where none is kept."""
+        return self._ways.get((self._name, place))
+
+    def keep_way(self, place: Place, way: Way) -> None:
+        self._ways.put((self._name, place), way)
 
 
 class _Recent(Generic[T]):
@@ -93,4 +98,4 @@ class _Recent(Generic[T]):
 
 
 _names = count()
-_kept: WeakKeyDictionary[Vocabulary, tuple[_Recent[np.ndarray], _Recent[tuple[tuple[int, ...] | None]]]] = WeakKeyDictionary()
+_kept: WeakKeyDictionary[Vocabulary, tuple[_Recent[np.ndarray], _Recent[Way]]] = WeakKeyDictionary()

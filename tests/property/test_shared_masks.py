@@ -14,6 +14,7 @@ from grammar_walk import BYTES
 from radixrt.errors import GrammarError
 from radixrt.grammar.llguidance_engine import LLGuidanceGrammar, compile
 from radixrt.grammar.outline import Outline, Place
+from radixrt.grammar.shared_masks import SharedMasks
 from radixrt.types import GrammarOptions, GrammarSpec
 
 NAMES = ("a", "ab", 'q"', "é")
@@ -67,8 +68,7 @@ def masks(grammar: LLGuidanceGrammar, rng: random.Random) -> int:
         state._make_mask(made)
         assert (shared == made).all(), BYTES.spell(state._tokens)
         if rng.random() < 0.3:
-            own = state._way(grammar._masks._reach)
-            assert own is None or list(state.close(len(own)) or ()) == list(own), BYTES.spell(state._tokens)
+            check_way(state, rng.randrange(1, grammar._masks.reach + 20))
         allowed = np.nonzero(np.unpackbits(made.view(np.uint8), bitorder="little"))[0].tolist()
         likely = [token for token in allowed if (BYTES.bytes_of(token) or b"a")[:1] in b'ab1q"\\:,{}[]\xc3\xa9']
         if not allowed:
@@ -78,6 +78,21 @@ def masks(grammar: LLGuidanceGrammar, rng: random.Random) -> int:
         if rng.random() < 0.1:
             state.rollback(rng.randrange(min(3, len(state._tokens) + 1)))
     return seen
+
+
+def check_way(state: Any, room: int) -> None:
+    """Ways end the text, in time; what is kept, by whomever, changes none of them."""
+    way = state.close(room)
+    assert way is not None or state._way(room) is None
+    if way is not None:
+        assert len(way) <= room
+        end = state.fork()
+        assert all(end.accept(token) for token in way), BYTES.spell(state._tokens)
+        assert end.is_accepting()
+    alone = state.fork()
+    alone._masks = SharedMasks(state._masks.outline, BYTES)
+    alone._masks.reach = state._masks.reach
+    assert alone.close(room) == way, BYTES.spell(state._tokens)
 
 
 @pytest.mark.parametrize("make", [lambda rng: value(rng, 3), schema_fuzz.schema], ids=["services", "any"])
