@@ -19,20 +19,23 @@ import time
 from pathlib import Path
 from typing import Any
 
-import psutil
-import torch
-from peers import report
-from peers.client import Server
-from peers.machine import gemm_gigaops_s
-from peers.suite import Plan, Progress, Result, Suite
-from peers.words import Vocabulary
-from peers.workloads import WORKLOADS, Workload
-from rich.console import Console
+try:
+    import psutil
+    import torch
+    from peers import report
+    from peers.client import Server
+    from peers.machine import gemm_gigaops_s
+    from peers.suite import Plan, Progress, Result, Suite
+    from peers.words import Vocabulary
+    from peers.workloads import WORKLOADS, Workload
+    from rich.console import Console
 
-from radixrt.config import DEFAULT_MODEL
-from radixrt.errors import RadixrtError
-from radixrt.text.tokenizer import load_tokenizer
-from radixrt.weights.resolve import resolve_model
+    from radixrt.config import DEFAULT_MODEL
+    from radixrt.errors import RadixrtError
+    from radixrt.text.tokenizer import load_tokenizer
+    from radixrt.weights.resolve import resolve_model
+except ModuleNotFoundError as error:
+    sys.exit(f"{error}: scripts/install makes an environment that has it, to run this as .venv/bin/python benchmarks/run.py")
 
 SUITES = ("peers",)
 TABLE_WIDTH = 110

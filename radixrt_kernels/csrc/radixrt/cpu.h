@@ -34,7 +34,7 @@ template <class Table>
 class Paths {
 public:
     // A path that was not compiled is null; agrees(path, portable) compares one with the other.
-    Paths(const char *op, const Table &portable, const Table *avx2, const Table *avx512, bool (*agrees)(const Table &, const Table &))
+    Paths(const char *op, const Table &portable, const Table *avx2, const Table *avx512, bool (*agrees)(const Table &, const Table &)) noexcept
         : op_(op), tables_{&portable, avx2, avx512}, agrees_(agrees) {}
 
     const Table &operator()() { return at(cpu_isa()); }

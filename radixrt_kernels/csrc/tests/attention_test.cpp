@@ -1,6 +1,4 @@
-// Random steps through paged attention against plain loops, meant to be built with sanitizers:
-//   c++ -std=c++20 -g -O1 -fsanitize=address,undefined -Iradixrt_kernels/csrc <this file> and of radixrt_kernels/csrc/radixrt
-//   attention*.cpp kv_store.cpp cpu.cpp thread_pool.cpp, those for one instruction set with its flags (see CMakeLists.txt)
+// Random steps through paged attention against plain loops, built with sanitizers by scripts/test_native.
 // Arguments: number of steps, seed.  Ends with 1 and a message when a result is off, or differs from that of its row alone.
 #include <algorithm>
 #include <cmath>

@@ -1,5 +1,4 @@
-// Random operations on the radix tree against a map of prefixes, meant to be built with sanitizers:
-//   c++ -std=c++20 -g -O1 -fsanitize=address,undefined -Iradixrt_kernels/csrc <this file> radixrt_kernels/csrc/radixrt/*.cpp
+// Random operations on the radix tree against a map of prefixes, built with sanitizers by scripts/test_native.
 // Arguments: number of steps, seed.  Ends with 1 and a message when the tree and the map disagree.
 #include <cstdio>
 #include <cstdlib>
