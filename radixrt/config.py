@@ -319,7 +319,7 @@ def _token_cost(device: str, hardware: Hardware) -> float:
     """How much of a one-row step computing is: little where memory is what a step waits for."""
     if device == "cuda":
         return 0.02
-    return 0.2 if hardware.isa == "avx512" else 0.75
+    return 0.2 if hardware.isa == "avx512" else 0.6
 
 
 def _check(config: EngineConfig) -> None:
