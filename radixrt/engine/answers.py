@@ -177,6 +177,8 @@ class OpenAnswers:
         if output.report is not None:
             event = msgspec.structs.replace(event, report=report_view(output.report, answer.prompt, self._tokenizer))
         if event.finish is not None:
+            if answer.span is not None:
+                answer.span.queued = output.queued
             self._forget(output.uid, answer, event.finish, now)
         answer.channel.push(event)
 

@@ -24,7 +24,7 @@ from opentelemetry.trace import SpanKind, Status, StatusCode
 
 import radixrt
 from radixrt.engine.stream import failure
-from radixrt.types import Finish, GenerateRequest, Usage
+from radixrt.types import Finish, FinishReason, GenerateRequest, Usage
 
 # The key of the context under which a front says what kind of answer is asked for.
 OPERATION = "radixrt.operation"
@@ -74,7 +74,7 @@ class AnswerSpan:
         self._started = time.monotonic()
         # What turns a monotonic time into the wall clock's nanoseconds.
         self._epoch = time.time_ns() - round(1e9 * self._started)
-        self._queued = 0.0
+        self.queued = 0.0  # seconds that it had waited when it was admitted first
         self._first: float | None = None
         operation = contexts.get_value(OPERATION, self._context) or "text_completion"
         self._name = f"{operation} {model_name}"
@@ -94,18 +94,19 @@ class AnswerSpan:
             self._attributes["gen_ai.request.seed"] = sampling.seed
 
     def first_token(self, now: float, queued: float) -> None:
-        """The first token is there; the request had waited so many seconds before it was admitted."""
-        self._first, self._queued = now, min(queued, now - self._started)
+        """The first token is there."""
+        self._first, self.queued = now, queued
 
     def end(self, now: float, usage: Usage, finish: Finish | None) -> None:
         """The answer is over; ``finish`` is None when nobody waits for it any more."""
         first, started = self._first, self._started
+        queued = min(self.queued, now - started)
         times = {"gen_ai.latency.e2e": now - started}
         if first is not None:
             times |= {
-                "gen_ai.latency.time_in_queue": self._queued,
+                "gen_ai.latency.time_in_queue": queued,
                 "gen_ai.latency.time_to_first_token": first - started,
-                "gen_ai.latency.time_in_model_prefill": first - started - self._queued,
+                "gen_ai.latency.time_in_model_prefill": first - started - queued,
                 "gen_ai.latency.time_in_model_decode": now - first,
             }
         span = self._tracer.start_span(
@@ -117,14 +118,18 @@ class AnswerSpan:
             span.set_status(Status(StatusCode.ERROR, error.message[:200]))
         else:
             span.set_attribute("gen_ai.response.finish_reasons", ["abort" if finish is None else finish.reason.value])
-        admitted = started + self._queued
-        if first is None:
-            self._part(span, "queue", started, now)
-        else:
+        admitted = started + queued
+        if first is not None:
             span.add_event("first_token", timestamp=self._at(first))
             self._part(span, "queue", started, admitted)
             self._part(span, "prefill", admitted, first)
             self._part(span, "decode", first, now)
+        elif finish is not None and finish.reason is not FinishReason.ABORT:
+            # Nothing was to be generated: an embedding, or the scores of a prompt.
+            self._part(span, "queue", started, admitted)
+            self._part(span, "prefill", admitted, now)
+        else:
+            self._part(span, "queue", started, now)
         span.end(self._at(now))
 
     def _part(self, span: trace.Span, name: str, start: float, end: float) -> None:

@@ -12,7 +12,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from radixrt.engine.spans import OPERATION
 
-CHATS = frozenset({"/v1/chat/completions", "/v1/messages", "/v1/responses", "/api/chat"})
+# Everything else is a text completion.
+OPERATIONS = {
+    **dict.fromkeys(("/v1/chat/completions", "/v1/messages", "/v1/responses", "/api/chat"), "chat"), "/v1/embeddings": "embeddings",
+}
 
 
 class FollowTrace:
@@ -28,7 +31,7 @@ class FollowTrace:
             return
         # Nothing of the surroundings: what goes on in this process beside it has no part in the client's trace.
         context = self._propagator.extract(Headers(scope=scope), contexts.Context())
-        operation = "chat" if scope["path"] in CHATS else "text_completion"
+        operation = OPERATIONS.get(scope["path"], "text_completion")
         token = contexts.attach(contexts.set_value(OPERATION, operation, context))
         try:
             await self._app(scope, receive, send)

@@ -101,6 +101,20 @@ def test_who_waits_for_a_place_is_in_the_queue_until_there_is_one() -> None:
     assert queue.end_time >= parts(spans, first)[2].start_time
 
 
+def test_a_prompt_that_generates_nothing_is_queued_and_computed() -> None:
+    async def main(engine: AsyncEngine) -> None:
+        app = build_app(engine, ServerConfig(otlp_traces_endpoint="http://127.0.0.1:1"))
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as client:
+            assert (await client.post("/v1/embeddings", json={"input": "a text"})).status_code == 200
+
+    spans = recorded(main)
+    (root,) = roots(spans)
+    assert root.name == "embeddings m"
+    queue, prefill = parts(spans, root)
+    assert [queue.name, prefill.name] == PARTS[:2]
+    assert (queue.start_time, queue.end_time, prefill.end_time) == (root.start_time, prefill.start_time, root.end_time)
+
+
 def test_an_answer_nobody_waits_for_and_one_that_fails_have_spans_too() -> None:
     async def main(engine: AsyncEngine) -> None:
         stream = await engine.submit("one", SamplingParams(max_new_tokens=5000, ignore_eos=True))
