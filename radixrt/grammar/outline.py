@@ -25,6 +25,7 @@ _LISTS = {"prefixItems"} | _CHOICES
 _VALUES = {"enum", "const"}
 _KNOWN = _NOTES | _NUMBERS | _LENGTHS | _SPELLING | _SHAPE | _MAPS | _CHILDREN | _LISTS | _VALUES
 _SPACE = b" \t\r\n"
+_BLANK = _SPACE[0]
 _DONE = b"v"
 """Stands for a complete value: no JSON text outside strings has this letter."""
 
@@ -76,6 +77,8 @@ class Outline:
         return place if len(place.text) + len(place.spelled or b"") <= MAX_KEY_BYTES else None
 
     def _step(self, place: Place, byte: int) -> Place:
+        if byte in _SPACE and place.kind not in ("s", "k"):
+            byte = _BLANK  # of white space only the length counts, and nothing once something else follows
         char = bytes((byte,))
         match place.kind:
             case "s":
@@ -90,16 +93,18 @@ class Outline:
                 place = Place(place.text[: place.value_at] + _DONE, place.open_at)
             case "v":
                 return place._replace(text=place.text + char)
-        text, open_at = place.text, place.open_at
+        if byte == _BLANK:
+            return place._replace(text=place.text + char)
+        text, open_at = place.text.rstrip(_SPACE), place.open_at
         if char == b'"':
-            if open_at and text[open_at[-1]] == ord("{") and text.rstrip(_SPACE)[-1:] in (b"{", b","):
+            if open_at and text[open_at[-1]] == ord("{") and text[-1:] in (b"{", b","):
                 return Place(text + char, open_at, "k")
             return Place(text, open_at, "s", spelled=b"")
         if char in (b"{", b"["):
             return Place(text + char, (*open_at, len(text)))
         if char in (b"}", b"]") and open_at:
             return Place(text[: open_at[-1]] + _DONE, open_at[:-1])
-        if byte in b",:]}" or byte in _SPACE:
+        if byte in b",:]}":
             return Place(text + char, open_at)
         return Place(text + char, open_at, "v", len(text))
 

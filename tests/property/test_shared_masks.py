@@ -70,7 +70,7 @@ def masks(grammar: LLGuidanceGrammar, rng: random.Random) -> int:
         if rng.random() < 0.3:
             check_way(state, rng.randrange(1, grammar._masks.reach + 20))
         allowed = np.nonzero(np.unpackbits(made.view(np.uint8), bitorder="little"))[0].tolist()
-        likely = [token for token in allowed if (BYTES.bytes_of(token) or b"a")[:1] in b'ab1q"\\:,{}[]\xc3\xa9']
+        likely = [token for token in allowed if (BYTES.bytes_of(token) or b"a")[:1] in b'ab1q"\\:,{}[]\xc3\xa9 \n\t']
         if not allowed:
             break
         assert state.accept(rng.choice(likely if likely and rng.random() < 0.9 else allowed))
@@ -122,6 +122,10 @@ PERSON = {
     [
         ('{"name":"Ada","age":', '{"name":"Bob","age":', True),
         ('{"name":"Ad', '{"name":"Bo', True),
+        ('{"name" \n:\t"Ad"  ,"', '{ "name": "Bo",\n"', True),
+        ('{"name": \t', '{"name":\n\n', True),
+        ('{"name": ', '{"name":  ', False),
+        ('{"name": "a ', '{"name": "a  ', False),
         ('{"name":"\\n', '{"name":"é', True),
         ('{"name":"Ada","age":1,', '{"name":"Bobby","age":234,', True),
         ('{"name":"A', '{"name":"Bo', False),
