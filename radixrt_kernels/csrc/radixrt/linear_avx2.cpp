@@ -28,7 +28,7 @@ __m256i load_numbers(const std::uint8_t *from) { return _mm256_loadu_si256(reint
 // registers for them.
 inline void add_now(__m256i &sum, __m256i term, bool words) {
     sum = words ? _mm256_add_epi16(sum, term) : _mm256_add_epi32(sum, term);
-    asm("" : "+x"(sum));
+    asm("" : "+x"(sum));  // NOLINT(portability-no-assembler)
 }
 
 // Four columns of both halves of a panel, times those of some tokens (from ``a`` on, kBlock apart), added to the sums.

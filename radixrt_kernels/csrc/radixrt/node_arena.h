@@ -70,7 +70,7 @@ struct Node {
 
     // Forgets the head.
     void behead(std::uint32_t count) {
-        auto old = std::move(cells);
+        const auto old = std::move(cells);
         const std::uint32_t old_capacity = capacity, left = size - count;
         cells = std::make_unique_for_overwrite<std::int32_t[]>(2 * std::size_t{left});
         capacity = size = left;
@@ -81,7 +81,7 @@ struct Node {
 
 private:
     void reserve_exactly(std::uint32_t new_capacity, std::uint32_t keep) {
-        auto old = std::move(cells);
+        const auto old = std::move(cells);
         cells = std::make_unique_for_overwrite<std::int32_t[]>(2 * std::size_t{new_capacity});
         if (keep > 0) {
             std::copy_n(old.get(), keep, cells.get());

@@ -92,11 +92,13 @@ std::vector<NodeView> RadixTree::describe(NodeIndex root, std::size_t depth, std
 
 std::vector<Space> RadixTree::spaces() const {
     std::vector<std::pair<std::uint64_t, Space>> by_age;
+    by_age.reserve(roots_.size());
     for (const auto &[space, root] : roots_) {
         by_age.emplace_back(nodes_[root].serial, space);
     }
     std::sort(by_age.begin(), by_age.end());
     std::vector<Space> spaces;
+    spaces.reserve(by_age.size());
     for (const auto &[serial, space] : by_age) {
         spaces.push_back(space);
     }
