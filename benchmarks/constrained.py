@@ -2,7 +2,8 @@
 
     python benchmarks/constrained.py [--parts rows,bomb,work] [--repeats 5] [--rows 32] [--model-path NAME]
 
-``rows``: steps that decode so many rows, each under a schema of its own, against steps that decode as many without.
+``rows``: steps that decode so many rows, each under a schema of its own, against steps that decode as many without; and how long
+their sampling waits for masks and the like when the forward pass is done (median, 99th percentile).
 ``bomb``: steps of eight rows while a grammar that takes about 25 s is being compiled, against the same steps in peace.
 ``work``: extractions to one schema, then as many requests with the same prompts and exactly as many tokens each, without it.
 The two sides take turns, so that a change of the machine's speed touches both.  Seconds are those of the clock and those of
@@ -16,7 +17,7 @@ import json
 import random
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +27,7 @@ from peers.workloads import CITIES, CUSTOMERS, ITEMS, ORDER_RULES, ORDER_SCHEMA
 from radixrt.config import CacheConfig, EngineConfig, GrammarConfig, ModelConfig, ScheduleConfig
 from radixrt.engine.core import EngineCore
 from radixrt.engine.step_loop import Launched, StepRunner
-from radixrt.schedule.step import ScheduledStep
+from radixrt.schedule.step import RowResult, ScheduledStep
 from radixrt.text.tokenizer import Tokenizer, load_tokenizer
 from radixrt.types import GenerateRequest, GrammarOptions, GrammarSpec, SamplingParams
 from radixrt.weights.resolve import resolve_model
@@ -47,15 +48,37 @@ class Step:
 
 
 class Watched:
-    """A step runner that notes the shape of each step."""
+    """A step runner that notes the shape of each step, and how long its sampling waited for the host when all else was there."""
 
     def __init__(self, runner: StepRunner) -> None:
         self._runner = runner
         self.shape = (0, 0)
+        self.waits: list[float] = []
 
     def forward(self, step: ScheduledStep) -> Launched:
         self.shape = (len(step.rows), sum(row.count for row in step.rows))
-        return self._runner.forward(step)
+        return WatchedLaunch(self._runner.forward(step), self)
+
+
+class WatchedLaunch:
+    """A step on its way, whose masks are filled in ``sample``."""
+
+    def __init__(self, launched: Any, owner: Watched) -> None:
+        self._launched, self._owner = launched, owner
+        self._computed: list[float] = []
+        launched._logits.add_done_callback(lambda _: self._computed.append(time.perf_counter()))
+
+    def sample(self) -> None:
+        begin = time.perf_counter()
+        self._launched.sample()
+        if self._computed:
+            self._owner.waits.append(time.perf_counter() - max(begin, self._computed[0]))
+        else:
+            self._owner.waits.append(0.0)
+
+    def results(self) -> Sequence[RowResult]:
+        results: Sequence[RowResult] = self._launched.results()
+        return results
 
 
 class Bench:
@@ -104,20 +127,25 @@ def constrained_rows(bench: Bench, repeats: int, num_rows: int) -> dict[str, Any
     specs = [json_spec(obj(**{f"name_{i}": TEXT, "city": TEXT, "age": AMOUNT})) for i in range(num_rows)]
     clock: dict[bool, list[float]] = {False: [], True: []}
     processor: dict[bool, list[float]] = {False: [], True: []}
+    waits: dict[bool, list[float]] = {False: [], True: []}
     for repetition in range(-1, 2 * repeats):
         with_grammar = repetition % 2 == 1
         for spec in specs:
             bench.add(bench.prompt(8), spec if with_grammar else None, max_new_tokens=NUM_NEW, ignore_eos=True, temperature=1.0)
+        bench.watched.waits.clear()
         full = [step for step in bench.steps() if step.rows == num_rows and step.tokens < 2 * num_rows][3:]
         bench.core.flush()
         if repetition >= 0:  # the one before loads and compiles
             clock[with_grammar].append(statistics.median(step.clock for step in full))
             processor[with_grammar].append(statistics.median(step.processor for step in full))
+            waits[with_grammar] += bench.watched.waits
     return {
         "rows": num_rows,
         "step_ms": [round(1e3 * statistics.median(clock[side]), 2) for side in (False, True)],
         "step_cpu_ms": [round(1e3 * statistics.median(processor[side]), 2) for side in (False, True)],
-        "ratio": _ratio(clock), "cpu_ratio": _ratio(processor), **_masks(bench),
+        "ratio": _ratio(clock), "cpu_ratio": _ratio(processor),
+        "waits_ms": [[round(1e3 * statistics.quantiles(waits[side], n=100)[q], 2) for q in (49, 98)] for side in (False, True)],
+        **_masks(bench),
     }  # fmt: skip
 
 
