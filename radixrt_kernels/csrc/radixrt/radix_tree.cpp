@@ -168,6 +168,7 @@ std::vector<Slot> RadixTree::drop_tail(NodeIndex root, std::span<const Token> to
 
 void RadixTree::clear() {
     std::vector<Space> spaces;
+    spaces.reserve(roots_.size());
     for (const auto &[space, node] : roots_) {
         spaces.push_back(space);
     }
@@ -239,7 +240,7 @@ void RadixTree::link(NodeIndex index, NodeIndex parent) {
 }
 
 void RadixTree::unlink(NodeIndex index) {
-    Node &node = nodes_[index];
+    const Node &node = nodes_[index];
     children_.erase(node.parent, node.key()[0]);
     (node.previous_sibling == no_node ? nodes_[node.parent].first_child : nodes_[node.previous_sibling].next_sibling) = node.next_sibling;
     if (node.next_sibling != no_node) {

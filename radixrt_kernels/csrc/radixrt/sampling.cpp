@@ -126,8 +126,10 @@ private:
             before += weight(likely[kept++]);
         const double target = args_.uniform[row_] * before;
         double cumulative = 0.0;
-        for (std::size_t i = 0; i < kept; ++i)
-            if ((cumulative += weight(likely[i])) > target) return likely[i];
+        for (std::size_t i = 0; i < kept; ++i) {
+            cumulative += weight(likely[i]);
+            if (cumulative > target) return likely[i];
+        }
         return likely[kept > 0 ? kept - 1 : 0];
     }
 

@@ -42,6 +42,7 @@ inline bool near(double found, double expected, double tolerance) { return std::
 template <class Trial>
 int run_trials(const char *name, int argc, char **argv, int trials, Trial &&trial) {
     if (argc > 1) trials = std::atoi(argv[1]);
+    // NOLINTNEXTLINE(misc-const-correctness): what a trial does with it is known only when it is instantiated.
     Random random(argc > 2 ? static_cast<unsigned>(std::atoi(argv[2])) : 1u);
     int done = 0;
     try {

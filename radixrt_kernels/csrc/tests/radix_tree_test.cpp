@@ -156,7 +156,7 @@ private:
     }
 
     void watch() {
-        auto text = std::make_shared<Text>(any_text());
+        const auto text = std::make_shared<Text>(any_text());
         const Space space = any_space();
         const std::int64_t key = next_key_++;
         told_[key] = tree_.watch(key, *text, text, space);
