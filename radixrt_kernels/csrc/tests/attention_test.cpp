@@ -29,7 +29,8 @@ public:
     Step(std::mt19937 &random, KVType type) : random_(random), type_(type) {
         shape_.num_kv_heads = 1 + below(3);
         shape_.num_heads = shape_.num_kv_heads * (1 + below(4));
-        shape_.head_dim = 1 + below(70);
+        // Paths may serve whole vectors in another way.
+        shape_.head_dim = below(2) == 0 ? 1 + below(70) : 16 * (1 + below(4));
         shape_.window = below(2) == 0 ? 0 : 1 + below(400);
         const std::size_t size = std::size_t{kSlots} * shape_.num_kv_heads * shape_.head_dim;
         const std::size_t width = type == KVType::f32 ? 4 : type == KVType::int8 ? 1 : 2;
