@@ -45,14 +45,15 @@ PauseMode = Literal["abort", "retract", "in_place"]
 class GrammarOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """How a constraint is read, as far as its own text leaves that open.
 
-    ``whitespace`` of JSON: ``flexible`` allows runs of at most ``max_whitespace`` characters where JSON does, ``compact``
-    none, ``fixed`` one space after each comma and colon.  ``truncate``: what happens when the tokens run out; ``close`` ends
-    the text in time by a shortest way, and is refused where no text fits; ``fit`` does so where one fits, and cuts it off
-    where none does; ``hard`` always cuts it off.  ``backend`` is the engine to compile with.  ``strict`` is
-    OpenAI's: kept for the record, since every constraint is enforced.  ``dormancy``: where the constraint does not hold.
+    ``whitespace`` of JSON: ``fixed`` is one space after each comma and colon, as most JSON that models have read is written,
+    ``compact`` none, ``flexible`` runs of at most ``max_whitespace`` characters wherever JSON may have it.  ``truncate``: what
+    happens when the tokens run out; ``close`` ends the text in time by a shortest way, and is refused where no text fits; ``fit``
+    does so where one fits, and cuts it off where none does; ``hard`` always cuts it off.  ``backend`` is the engine to compile
+    with.  ``strict`` is OpenAI's: kept for the record, since every constraint is enforced.  ``dormancy``: where the constraint
+    does not hold.
     """
 
-    whitespace: Literal["flexible", "compact", "fixed"] = "flexible"
+    whitespace: Literal["flexible", "compact", "fixed"] = "fixed"
     max_whitespace: Annotated[int, msgspec.Meta(ge=0, le=64)] = 8
     truncate: Literal["close", "fit", "hard"] = "close"
     backend: Literal["auto", "fsm", "xgrammar", "llguidance"] = "auto"
