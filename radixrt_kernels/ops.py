@@ -169,8 +169,10 @@ def sample(
     from radixrt_kernels import _native
 
     tokens = torch.empty(logits.shape[0], dtype=torch.int64)
-    rows = [x.numpy() for x in (logits, greedy, temperature, top_k, top_p, min_p, uniform)]
-    _native.sample(*rows, penalties, repetition, bias, mask, tokens.numpy())
+    _native.sample(
+        logits.numpy(), greedy.numpy(), temperature.numpy(), top_k.numpy(), top_p.numpy(), min_p.numpy(), uniform.numpy(),
+        penalties, repetition, bias, mask, tokens.numpy(),
+    )  # fmt: skip
     return tokens
 
 
