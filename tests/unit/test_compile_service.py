@@ -16,6 +16,7 @@ from radixrt.grammar import select
 from radixrt.grammar.compile import CompileService, Job
 from radixrt.grammar.compile.cache import ByteCache
 from radixrt.grammar.compile.child import longest_matches
+from radixrt.grammar.compile.pool import NICENESS
 from radixrt.grammar.compile.service import ENTRY_BYTES
 from radixrt.grammar.vocabulary import Vocabulary
 from radixrt.types import GrammarOptions, GrammarSpec
@@ -58,6 +59,11 @@ def test_what_is_cheap_is_compiled_here_and_everything_else_in_a_process(service
     assert isinstance(near, fake_engine.FakeGrammar) and isinstance(far, fake_engine.FakeGrammar)
     assert near.pid == os.getpid() and far.pid == service.pids[0] != os.getpid()
     assert far.vocabulary_size == WORDS.size
+
+
+def test_a_process_is_nice(service: CompileService) -> None:
+    service.compile(spec("ok")).wait(WAIT)
+    assert os.getpriority(os.PRIO_PROCESS, service.pids[0]) == min(os.getpriority(os.PRIO_PROCESS, 0) + NICENESS, 19)
 
 
 def test_a_spec_is_compiled_once_however_many_ask(service: CompileService) -> None:

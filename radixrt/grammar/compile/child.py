@@ -1,7 +1,7 @@
 """Main of a compiling child: specs in, compiled grammars out, until its owner is gone or kills it.
 
-Started by ``pool`` as ``python -m radixrt.grammar.compile.child PARENT_PID``.  It is nice to the process that computes, and
-each task may take only so much memory more.
+Started by ``pool`` as ``python -m radixrt.grammar.compile.child PARENT_PID``, which makes it nice.  Each task may take only so much
+memory more.
 """
 
 from __future__ import annotations
@@ -19,16 +19,11 @@ from radixrt.grammar.compile.wire import Begun, Compiled, Pipe, Refused, Task, T
 from radixrt.grammar.vocabulary import Vocabulary
 from radixrt.processes import die_with_parent
 
-# Beside threads that compute all the time Linux gives it a thirtieth of their time: steps, which wait for their slowest thread,
-# take at most so much longer, and what takes 50 ms is still compiled within 2 s.
-NICENESS = 15
-
 
 def main(arguments: list[str]) -> int:
     """Serve until the pipe closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     die_with_parent(int(arguments[0]))
-    os.nice(NICENESS)
     pipe = _own_pipe()
     first = pipe.receive()
     if first is None:
