@@ -113,21 +113,6 @@ def test_a_bomb_costs_a_process_and_is_forgotten(service: CompileService, bomb: 
     assert isinstance(service.compile(spec("ok 2")).wait(WAIT), fake_engine.FakeGrammar)
 
 
-@pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="this system has no such policy")
-def test_what_takes_long_gets_what_others_leave_and_the_next_spec_a_process_that_does_not(service: CompileService) -> None:
-    service.compile(spec("ok")).wait(WAIT)
-    (slow,) = service.pids
-    assert os.sched_getscheduler(slow) != os.SCHED_IDLE
-    job = service.compile(spec("sleep 2.5"))
-    while not job.done() and os.sched_getscheduler(slow) != os.SCHED_IDLE:
-        time.sleep(0.02)
-    assert not job.done()
-    assert isinstance(job.wait(WAIT), fake_engine.FakeGrammar)
-    service.compile(spec("ok 2")).wait(WAIT)
-    (other,) = service.pids
-    assert other != slow and os.sched_getscheduler(other) != os.SCHED_IDLE
-
-
 def test_a_bomb_holds_up_nothing_that_is_cheap(service: CompileService) -> None:
     bomb = service.compile(spec("sleep 100"))
     for i in range(20):

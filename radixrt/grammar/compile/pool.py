@@ -28,8 +28,6 @@ LOAD_SECONDS = 120.0
 NICENESS = 15
 # A child is nice, so its time is counted on its own clock; on everybody's it may take so many times as long.
 PATIENCE = 4.0
-# What takes longer than this on the clock may be a bomb, and goes on with only what nobody else wants of the processors.
-ORDINARY_SECONDS = 1.0
 LOOK_SECONDS = 0.25
 
 _decode = msgspec.msgpack.Decoder(FromChild).decode
@@ -52,7 +50,6 @@ class Child:
         self._process: subprocess.Popen[bytes] | None = None
         self._pipe: Pipe | None = None
         self._closed = False
-        self._is_idle = False
 
     @property
     def pid(self) -> int | None:
@@ -74,9 +71,6 @@ class Child:
             raise ChildFailed(f"took longer than {self._seconds:g} s") from None
         except OSError:
             answer = None
-        if self._is_idle:
-            # Linux lets nobody without privileges take that back.
-            self.kill()
         match answer:
             case Compiled(data):
                 return data
@@ -103,7 +97,6 @@ class Child:
     def _start(self) -> Pipe:
         if self._closed:
             raise ChildFailed("was given up because the engine stops")
-        self._is_idle = False
         root = str(Path(radixrt.__file__).parent.parent)
         inherited = os.environ.get("PYTHONPATH")
         process = self._process = subprocess.Popen(
@@ -129,15 +122,7 @@ class Child:
         while not pipe.waits(LOOK_SECONDS):
             if self._cpu_seconds() - spent > self._seconds or time.monotonic() - started > PATIENCE * self._seconds:
                 raise TimeoutError
-            if time.monotonic() - started > ORDINARY_SECONDS:
-                self._make_idle()
         return self._receive(pipe, LOAD_SECONDS)
-
-    def _make_idle(self) -> None:
-        if not self._is_idle and self.pid is not None and hasattr(os, "SCHED_IDLE"):
-            self._is_idle = True
-            with contextlib.suppress(ProcessLookupError):
-                os.sched_setscheduler(self.pid, os.SCHED_IDLE, os.sched_param(0))
 
     def _cpu_seconds(self) -> float:
         """Processor time of the process so far; the clock's where that cannot be known."""
