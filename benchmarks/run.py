@@ -69,7 +69,7 @@ async def _run(options: argparse.Namespace, console: Console, log: Console) -> i
         await server.find_model()
     plan = Plan(
         workloads=options.workloads, repeats=options.repeat, warm_ups=options.warm_up, seed=options.seed or str(time.time_ns()),
-        scale=options.scale, concurrency=options.concurrency, model_bytes=model_bytes,
+        scale=options.scale, concurrency=options.concurrency, model_bytes=model_bytes, one_at_a_time=options.one_at_a_time,
     )  # fmt: skip
     began = time.strftime("%Y-%m-%d %H:%M:%S")
     with log.status("measuring the machine") as status:
@@ -184,6 +184,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--base-url", action="append", required=True, help="a server; several take turns")
     add("--label", action="append", default=[], help="what to call it, in the order of --base-url")
     add("--pid", action="append", type=int, default=[], help="its process; found by its port when it is on this machine")
+    add("--one-at-a-time", action="store_true", help="stop the processes of the other servers on this machine during a server's turn")
     add("--workloads", type=_workloads, default="W1,W2,W2b,W3,W4,W5,W7", help="comma list, or all (default: all but W6 and W6n)")
     add("--repeat", type=_count, default=3, help="counted repetitions of each workload (default: 3)")
     add("--warm-up", type=int, default=1, help="uncounted repetitions at a tenth of the length (default: 1)")

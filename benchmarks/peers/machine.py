@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -100,6 +100,21 @@ class Processes:
                 resident += memory.rss
                 unshared += getattr(memory, "pss", memory.uss)
         return Use(cpu, own.user + own.system, times.user + times.nice + times.system, resident, unshared)
+
+    @contextmanager
+    def still(self) -> Iterator[None]:
+        """Stop them, and let them go on at the end, whatever happens meanwhile."""
+        stopped = []
+        try:
+            for process in self._tree():
+                with suppress(psutil.Error):
+                    process.suspend()
+                    stopped.append(process)
+            yield
+        finally:
+            for process in reversed(stopped):
+                with suppress(psutil.Error):
+                    process.resume()
 
     def _tree(self) -> list[psutil.Process]:
         with suppress(psutil.Error):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +20,11 @@ WARM_UP_SCALE = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What is measured.  model_bytes: what one token of one stream reads of the model, 0 when nobody knows."""
+    """What is measured.
+
+    model_bytes: what one token of one stream reads of the model, 0 when nobody knows.  one_at_a_time: the other servers'
+    processes stand still meanwhile.
+    """
 
     workloads: Sequence[Workload]
     repeats: int = 3
@@ -28,6 +33,7 @@ class Plan:
     scale: float = 1.0
     concurrency: int | None = None
     model_bytes: int = 0
+    one_at_a_time: bool = False
 
 
 @dataclass(slots=True)
@@ -94,12 +100,14 @@ class Suite:
             for at, server in enumerate(self._servers):
                 self._progress.begins(workload.name, server.label, "warm-up")
                 session = self._session(at, workload, f"warm-up {warm_up}", WARM_UP_SCALE * self._plan.scale)
-                await workload.run(session)
+                with self._others_still(at):
+                    await workload.run(session)
         results = [Result(workload, server.label) for server in self._servers]
         for repeat in range(self._plan.repeats):
             for at, result in enumerate(results):
                 self._progress.begins(workload.name, result.label, f"{repeat + 1}/{self._plan.repeats}")
-                result.runs.append(await self._repeat(at, result, repeat))
+                with self._others_still(at):
+                    result.runs.append(await self._repeat(at, result, repeat))
                 if repeat == 0:
                     self.results.append(result)
                 self._progress.ended(result)
@@ -120,6 +128,16 @@ class Suite:
         if self._plan.model_bytes and session.concurrency == 1:
             figures |= floor_share(figures, self._plan.model_bytes, bandwidth)
         return figures
+
+    @contextmanager
+    def _others_still(self, at: int) -> Iterator[None]:
+        """A server that has nothing to do may poll all the same."""
+        with ExitStack() as stack:
+            if self._plan.one_at_a_time:
+                for processes in self._processes:
+                    if processes.pid != self._processes[at].pid:
+                        stack.enter_context(processes.still())
+            yield
 
     def _session(self, at: int, workload: Workload, part: str, scale: float) -> Session:
         # One server may be given twice, to see the noise; it must not meet what it was asked before.

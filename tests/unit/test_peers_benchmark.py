@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
+import time
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import nullcontext
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -404,6 +409,41 @@ def test_figures_of_what_was_done_are_there_when_the_suite_is_stopped() -> None:
     with pytest.raises(asyncio.CancelledError):
         asyncio.run(suite.run())
     assert [len(result.runs) for result in suite.results] == [2]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_other_servers_stand_still_during_a_turn_and_go_on_after_it(fails: bool) -> None:
+    sleepers = [subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) for _ in range(2)]
+    seen: list[tuple[bool, ...]] = []
+
+    def stopped() -> tuple[bool, ...]:
+        return tuple(psutil.Process(sleeper.pid).status() == psutil.STATUS_STOPPED for sleeper in sleepers)
+
+    class Watched(Recorded):
+        async def complete(self, prompt: str, max_tokens: int, kind: str) -> Answer:
+            deadline = time.monotonic() + 5  # a signal takes its time
+            while not any(stopped()) and time.monotonic() < deadline:
+                await asyncio.sleep(0.001)
+            seen.append(stopped())
+            if fails:
+                raise asyncio.CancelledError
+            return await super().complete(prompt, max_tokens, kind)
+
+    servers = [Watched(), Watched("http://host:2", "two")]
+    plan = Plan(workloads=[WORKLOADS["W2"]], repeats=1, one_at_a_time=True)
+    suite = Suite(servers, TOY, plan, Progress(), [sleeper.pid for sleeper in sleepers])  # type: ignore[arg-type]
+    try:
+        with pytest.raises(asyncio.CancelledError) if fails else nullcontext():
+            asyncio.run(suite.run())
+        assert seen == ([(False, True)] if fails else [(False, True), (True, False)] * 2)
+        deadline = time.monotonic() + 5
+        while any(stopped()) and time.monotonic() < deadline:
+            time.sleep(0.001)
+        assert not any(stopped())
+    finally:
+        for sleeper in sleepers:
+            sleeper.kill()
+            sleeper.wait()
 
 
 def result(name: str, label: str, *runs: dict[str, float], error: str = "") -> Result:
