@@ -1,4 +1,4 @@
-"""What constraints cost the steps they are in and those of others, on the engine core alone, overlapped as it serves.
+"""What constraints cost the steps they are in and those of others, on the engine core alone, as it serves by default.
 
     python benchmarks/constrained.py [--parts rows,bomb,work] [--repeats 5] [--rows 32] [--model-path NAME]
 

@@ -152,19 +152,19 @@ def main() -> None:
     parser.add_argument("--model-path", default=ModelConfig().model_path)
     arguments = parser.parse_args()
 
-    def load(*, overlap: bool) -> EngineCore:
+    def load(overlap: str) -> EngineCore:
         return EngineCore.load(
             EngineConfig(
                 model=ModelConfig(model_path=arguments.model_path),
                 cache=CacheConfig(max_total_tokens=16384),
-                schedule=ScheduleConfig(disable_overlap_schedule=not overlap),
+                schedule=ScheduleConfig(overlap_schedule=overlap),
             )
         )
 
-    core = load(overlap=True)
+    core = load("auto")
     figures = measure(core, arguments.repeats)
     core.close()
-    core = load(overlap=False)
+    core = load("off")
     figures |= measure_host(core, arguments.repeats)
     core.close()
     report = {

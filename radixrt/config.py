@@ -138,7 +138,11 @@ class ScheduleConfig:
         None, "share of a one-row step that computing its token takes, 0 to 1: the larger, the fewer forced tokens are drafted at once; "
         "default: by device", metavar="SHARE",
     )
-    disable_overlap_schedule: bool = option(False, "do the host work of a step after its forward pass, not under it")
+    overlap_schedule: str = option(
+        "auto", "do the host work of a step while the next one computes; auto: on a GPU, and on a CPU if computing leaves a core free",
+        choices=("auto", "on", "off"),
+    )
+    disable_overlap_schedule: bool = option(False, "the same as --overlap-schedule off")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,6 +234,7 @@ class Hardware:
     native: bool = False
     isa: str = "portable"
     num_cpus: int = 1
+    compute_threads: int = 1
     memory_bytes: int = 8 << 30
 
     @classmethod
@@ -245,9 +250,10 @@ class Hardware:
         else:
             memory = psutil.virtual_memory().available
         num_cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        facts = kernel_facts()
         return cls(
-            cuda=cuda, cuda_bf16=cuda and torch.cuda.is_bf16_supported(), native=NATIVE, isa=kernel_facts().get("isa", "portable"),
-            num_cpus=num_cpus, memory_bytes=memory,
+            cuda=cuda, cuda_bf16=cuda and torch.cuda.is_bf16_supported(), native=NATIVE, isa=facts.get("isa", "portable"),
+            num_cpus=num_cpus, compute_threads=facts.get("threads", torch.get_num_threads()), memory_bytes=memory,
         )
 
 
@@ -287,8 +293,10 @@ def resolve(config: EngineConfig, hardware: Hardware) -> EngineConfig:
     order = schedule.schedule_policy
     if order == "auto":
         order = "fcfs" if cache.disable_radix_cache else "lpm"
+    overlap = _overlap(schedule, device, hardware)
     schedule = replace(
         schedule, schedule_policy=order, chunked_prefill_size=chunk,
+        overlap_schedule=overlap, disable_overlap_schedule=overlap == "off",
         enable_priority_scheduling=schedule.enable_priority_scheduling or order == "priority",
         draft_token_cost=_token_cost(device, hardware) if schedule.draft_token_cost is None else schedule.draft_token_cost,
         max_running_requests=(64 if device == "cpu" else 256) if schedule.max_running_requests is None else schedule.max_running_requests,
@@ -313,6 +321,18 @@ def _kv_cache_dtype(asked: str, model: ModelConfig) -> str:
         return asked
     # Products of quantised operands are off by more than what bfloat16 rounds away.  The toy model stores token ids as K.
     return "bfloat16" if model.quantization != "none" and model.model_path != "toy" else model.dtype
+
+
+def _overlap(schedule: ScheduleConfig, device: str, hardware: Hardware) -> str:
+    """Whether a step is launched before the one ahead of it is taken in: on or off."""
+    if schedule.disable_overlap_schedule:
+        if schedule.overlap_schedule == "on":
+            raise ConfigError("--overlap-schedule on and --disable-overlap-schedule contradict each other")
+        return "off"
+    if schedule.overlap_schedule != "auto":
+        return schedule.overlap_schedule
+    # Where every core computes, host work takes one from a thread that all the others then wait for.
+    return "on" if device == "cuda" or hardware.compute_threads < hardware.num_cpus else "off"
 
 
 def _token_cost(device: str, hardware: Hardware) -> float:

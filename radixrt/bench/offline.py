@@ -98,7 +98,8 @@ def prepare(workload: Workload, config: EngineConfig) -> EngineConfig:
     pool = config.cache.max_total_tokens or workload.pool
     if workload.longest > pool:
         raise ConfigError(f"workload {workload.name} has a call of {workload.longest} tokens, which a pool of {pool} cannot hold")
-    return resolve(replace(config, cache=replace(config.cache, max_total_tokens=pool)), Hardware())
+    beside_the_host = Hardware(num_cpus=2, compute_threads=1)
+    return resolve(replace(config, cache=replace(config.cache, max_total_tokens=pool)), beside_the_host)
 
 
 class _Play:

@@ -1,7 +1,7 @@
 """Where the work of a step is queued.  Work runs in the order it was submitted, one piece at a time.
 
 ``ThreadStream`` runs it in one thread of its own: on CPUs the host goes on while kernels, which release the GIL, compute.
-``InlineStream`` runs it at once: for tests, for overlap switched off, and for devices whose kernels are asynchronous by
+``InlineStream`` runs it at once: where there is no overlap, and for devices whose kernels are asynchronous by
 themselves.
 """
 

@@ -13,7 +13,7 @@ SAMPLING = SamplingParams(max_new_tokens=12, temperature=0.0, ignore_eos=True)
 
 
 def make(*, overlap: bool) -> EngineCore:
-    return EngineCore.load(EngineConfig.of(model_path="toy", max_total_tokens=200, disable_overlap_schedule=not overlap))
+    return EngineCore.load(EngineConfig.of(model_path="toy", max_total_tokens=200, overlap_schedule="on" if overlap else "off"))
 
 
 def run(core: EngineCore, found: dict[int, list[int]], steps: int | None = None) -> list[TokenOutput]:

@@ -10,8 +10,9 @@ import pytest
 from radixrt.config import EngineConfig, Hardware, ServerConfig, flag, nearest, option, resolve
 from radixrt.errors import ConfigError
 
-CPU = Hardware(num_cpus=2)
-GPU = Hardware(cuda=True, cuda_bf16=True, num_cpus=16, memory_bytes=80 << 30)
+CPU = Hardware(num_cpus=2, compute_threads=2)
+SPARED = Hardware(num_cpus=2, compute_threads=1)
+GPU = Hardware(cuda=True, cuda_bf16=True, num_cpus=16, compute_threads=16, memory_bytes=80 << 30)
 BUILT = Hardware(native=True)
 OLD_GPU = Hardware(cuda=True, cuda_bf16=False)
 
@@ -47,6 +48,13 @@ def flat(config: EngineConfig) -> dict[str, Any]:
         ({}, CPU, {"enable_priority_scheduling": False, "waiting_timeout": None, "running_timeout": None}),
         ({"schedule_policy": "priority"}, CPU, {"schedule_policy": "priority", "enable_priority_scheduling": True}),
         ({"enable_priority_scheduling": True}, CPU, {"schedule_policy": "lpm", "priority_scheduling_preemption_threshold": 10}),
+        ({}, CPU, {"overlap_schedule": "off", "disable_overlap_schedule": True}),
+        ({"overlap_schedule": "on"}, CPU, {"overlap_schedule": "on", "disable_overlap_schedule": False}),
+        ({}, SPARED, {"overlap_schedule": "on", "disable_overlap_schedule": False}),
+        ({"overlap_schedule": "off"}, SPARED, {"overlap_schedule": "off", "disable_overlap_schedule": True}),
+        ({}, GPU, {"overlap_schedule": "on", "disable_overlap_schedule": False}),
+        ({"disable_overlap_schedule": True}, GPU, {"overlap_schedule": "off", "disable_overlap_schedule": True}),
+        ({"device": "cpu"}, GPU, {"overlap_schedule": "off"}),
         (
             {"enable_priority_scheduling": True, "disable_radix_cache": True, "schedule_policy": "lof"}, CPU,
             {"schedule_policy": "lof", "enable_priority_scheduling": True},
@@ -101,6 +109,8 @@ def test_resolve_turns_auto_into_values(options: dict[str, Any], hardware: Hardw
         ({"prefill_delayer_max_delay_ms": -1.0}, "--prefill-delayer-max-delay-ms"),
         ({"decode_share": 0.0}, "--decode-share"),
         ({"decode_share": 1.5}, "--decode-share"),
+        ({"overlap_schedule": "yes"}, "--overlap-schedule"),
+        ({"overlap_schedule": "on", "disable_overlap_schedule": True}, "--disable-overlap-schedule"),
     ],
 )
 def test_what_cannot_work_is_refused_by_its_flag(options: dict[str, Any], says: str) -> None:
@@ -108,7 +118,7 @@ def test_what_cannot_work_is_refused_by_its_flag(options: dict[str, Any], says: 
         resolve(EngineConfig.of(**options), CPU)
 
 
-@pytest.mark.parametrize("hardware", [CPU, GPU, OLD_GPU])
+@pytest.mark.parametrize("hardware", [CPU, SPARED, GPU, OLD_GPU])
 def test_resolve_is_pure_and_settled(hardware: Hardware) -> None:
     config = EngineConfig.of(chunked_prefill_size=7)
     before = dataclasses.asdict(config)
