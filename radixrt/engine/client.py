@@ -36,6 +36,8 @@ STALL_SECONDS = 600.0
 STOP_SECONDS = 5.0
 # How often the listener looks at the worker when nothing comes: the delay in noticing its death.
 LOOK_MS = 50
+# Longer than this between two looks, the listener did not run itself.
+PAUSE_SECONDS = 0.5
 
 
 class CoreClient(Protocol):
@@ -234,11 +236,12 @@ class _WorkerLife:
         deliver(failed)
 
     def _relay(self, send: OnReport) -> Failed:
-        heard = moved = time.monotonic()
+        clock = Watch()
+        heard = moved = clock.seconds()
         steps = -1
         while True:
             report = self.link.receive(LOOK_MS)
-            now = time.monotonic()
+            now = clock.seconds()
             if report is None:
                 # Only a link that is quiet is looked behind, so the last words of a dead worker are read first.
                 if self.process.poll() is not None:
@@ -260,6 +263,25 @@ class _WorkerLife:
                 case _:
                     self.loaded = self.loaded or isinstance(report, Ready)
                     send(report)
+
+
+class Watch:
+    """Time as a watcher lives it, seconds.
+
+    Processes that are stopped and go on, or a machine that slept, have been silent for nobody: of the time between two readings no
+    more than PAUSE_SECONDS counts.
+    """
+
+    def __init__(self) -> None:
+        self._read = time.monotonic()
+        self._seconds = 0.0
+
+    def seconds(self) -> float:
+        """How long it has watched."""
+        now = time.monotonic()
+        self._seconds += min(now - self._read, PAUSE_SECONDS)
+        self._read = now
+        return self._seconds
 
 
 def post(owner: asyncio.AbstractEventLoop, call: Callable[..., None], *arguments: Any) -> None:

@@ -211,6 +211,45 @@ def test_a_worker_that_falls_silent_is_killed_and_replaced() -> None:
     run(main())
 
 
+PAUSED = """
+import asyncio, test_worker
+
+async def main():
+    engine = test_worker.make(silence=1.0, stall=1.0)
+    await engine.start()
+    worker = test_worker.worker_of(engine)
+    print("started", flush=True)
+    await asyncio.to_thread(input)
+    await asyncio.sleep(1)
+    assert test_worker.worker_of(engine) == worker, "another worker"
+    await test_worker.echo(engine)
+    await engine.close()
+    print("answered", flush=True)
+
+test_worker.run(main())
+"""
+
+
+def test_processes_that_were_stopped_together_go_on_as_if_nothing_had_been() -> None:
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])}
+    command = [sys.executable, "-c", PAUSED]
+    with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as front:
+        assert front.stdin is not None and front.stdout is not None
+        try:
+            assert front.stdout.readline() == "started\n"
+            tree = [psutil.Process(front.pid), *psutil.Process(front.pid).children(recursive=True)]
+            for process in tree:
+                process.suspend()
+            time.sleep(2.5)
+            for process in tree:
+                process.resume()
+            front.stdin.write("\n")
+            front.stdin.flush()
+            assert front.stdout.readline() == "answered\n"
+        finally:
+            front.kill()
+
+
 def test_a_long_step_is_no_silence_but_an_endless_one_is_a_stall() -> None:
     async def main() -> None:
         engine = make("echo/1.0", silence=0.8, stall=1.5)
