@@ -16,9 +16,10 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 from radixrt.errors import GrammarError
 from radixrt.grammar.closer import min_tokens
 from radixrt.grammar.matcher_state import MatcherState
-from radixrt.grammar.outline import Outline
+from radixrt.grammar.outline import Outline, Place
 from radixrt.grammar.schema import normalise
 from radixrt.grammar.shared_masks import SharedMasks
+from radixrt.grammar.string_masks import Closing, StringTokens, string_tokens
 from radixrt.grammar.tool_calls import ToolCalls, ToolText
 from radixrt.grammar.vocabulary import Vocabulary, whole_characters
 from radixrt.types import GrammarOptions, GrammarSpec
@@ -111,6 +112,46 @@ class LLGuidanceState(MatcherState):
             row[:] = 0
             raise GrammarError(f"The grammar became too complex: {first_line(self._matcher.get_error())}")
 
+    def _compose_mask(self, place: Place | None, row: np.ndarray) -> bool:
+        """Inside a string of which only the length counts, all but what closes it is a table of the vocabulary."""
+        bounds = self._masks.outline.bounds(place)
+        if place is None or bounds is None:
+            return False
+        strings = string_tokens(self._vocabulary, ESCAPES)
+        need, room = max(0, bounds.fewest - place.length), None if bounds.most is None else bounds.most - place.length
+        if need > strings.longest_closer:
+            row[:] = strings.inside(room)
+            return True
+        closing = self._masks.closing(place.text)
+        if closing is None:
+            closing = self._find_closing(strings, need)
+            if closing is None:
+                return False
+            self._masks.keep_closing(place.text, closing)
+        closing.write(row, strings.inside(room), need, room)
+        return True
+
+    def _find_closing(self, strings: StringTokens, need: int) -> Closing | None:
+        """What may close a string that may be closed ``need`` characters from here; None when that cannot be told."""
+        end = self.fork()
+        mask = np.full(self._vocabulary.num_words, -1, dtype=np.int32)
+        try:
+            if not _spell(end, b"a" * need + b'"'):
+                return None
+            end.fill_mask(mask)
+        except GrammarError:  # over the limits of the engine, where this text may never go
+            return None
+        fits = (mask[strings.rest_tokens >> 5] >> (strings.rest_tokens & 31) & 1).astype(bool)
+        for i in np.nonzero(strings.rest_tokens < 0)[0]:
+            fits[i] = _spell(end.fork(), strings.rests[i])
+        return strings.closing(fits)
+
+
+def _spell(state: LLGuidanceState, text: bytes) -> bool:
+    """Advance by a text, byte by byte; False where it is forbidden."""
+    tokens = [state._vocabulary.token_of.get(bytes((byte,))) for byte in text]
+    return all(token is not None and state.accept(token) for token in tokens)
+
 
 def compile(spec: GrammarSpec, vocabulary: Vocabulary) -> LLGuidanceGrammar:
     """Compile a ``json_schema`` or ``json_object``; GrammarError, naming keyword and place, for what cannot be enforced."""
@@ -144,6 +185,7 @@ def from_bytes(data: bytes, vocabulary: Vocabulary) -> LLGuidanceGrammar:
 def prepare(vocabulary: Vocabulary) -> None:
     """Make what every grammar of a vocabulary needs."""
     _tokenizer(vocabulary)
+    string_tokens(vocabulary, ESCAPES)
 
 
 def compile_schema(schema: dict[str, Any] | bool, options: GrammarOptions, vocabulary: Vocabulary) -> LLGuidanceGrammar:

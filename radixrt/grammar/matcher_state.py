@@ -52,6 +52,10 @@ class MatcherState(ABC):
     def _make_mask(self, row: np.ndarray) -> None:
         """Write the mask of a state that has not ended; raises GrammarError where it cannot be known."""
 
+    def _compose_mask(self, place: Place | None, row: np.ndarray) -> bool:
+        """Write the mask of a place without the matcher, where that can be done; False, with anything in the row, where it cannot."""
+        return False
+
     def _is_broken(self) -> bool:
         """Whether the matcher can go nowhere any more, whatever its place."""
         return False
@@ -85,8 +89,11 @@ class MatcherState(ABC):
             row[:] = self._vocabulary.end_mask
             return
         place = self._place()
-        if self._is_broken() or not self._masks.read(place, row):
+        if self._is_broken():
             self._make_mask(row)
+        elif not self._masks.read(place, row):
+            if not self._compose_mask(place, row):
+                self._make_mask(row)
             self._masks.keep(place, row)
 
     def draft(self, max_tokens: int) -> Sequence[int]:

@@ -11,9 +11,12 @@ import json
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from radixrt.grammar.string_bounds import NOTES, Bounds, string_bounds
+
 MAX_KEY_BYTES = 4096
 """Longer texts have no place: what they share is not worth the bytes."""
-_NOTES = {"title", "description", "default", "examples", "$schema", "$id", "$comment", "deprecated", "x-guidance"}
+MAX_BOUNDS = 1024
+"""How many beginnings of strings a grammar remembers the bounds of."""
 _NUMBERS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
 _LENGTHS = {"minLength", "maxLength"}
 _SPELLING = {"pattern", "format"}
@@ -23,7 +26,7 @@ _CHILDREN = {"additionalProperties", "items"}
 _CHOICES = {"anyOf", "oneOf"}
 _LISTS = {"prefixItems"} | _CHOICES
 _VALUES = {"enum", "const"}
-_KNOWN = _NOTES | _NUMBERS | _LENGTHS | _SPELLING | _SHAPE | _MAPS | _CHILDREN | _LISTS | _VALUES
+_KNOWN = NOTES | _NUMBERS | _LENGTHS | _SPELLING | _SHAPE | _MAPS | _CHILDREN | _LISTS | _VALUES
 _SPACE = b" \t\r\n"
 _BLANK = _SPACE[0]
 _DONE = b"v"
@@ -60,6 +63,19 @@ class Outline:
         self._counts = not any(_SPELLING & node.keys() for node in nodes) and all(
             _literal(value) is not None for node in nodes for value in _values(node) if isinstance(value, str)
         )
+
+        self._schema = schema
+        self._bounds: dict[bytes, Bounds | None] = {}
+
+    def bounds(self, place: Place | None) -> Bounds | None:
+        """How long the string open at a place may be, between two of its characters; None where more than its length matters."""
+        if place is None or place.kind != "s" or place.partial or not self.forgets:
+            return None
+        if place.text not in self._bounds:
+            if len(self._bounds) >= MAX_BOUNDS:
+                self._bounds.clear()
+            self._bounds[place.text] = string_bounds(self._schema, place.text, place.open_at)
+        return self._bounds[place.text]
 
     def start(self) -> Place:
         """The place before any text."""

@@ -16,12 +16,15 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from radixrt.grammar.outline import Outline, Place
+from radixrt.grammar.string_masks import Closing
 from radixrt.grammar.vocabulary import Vocabulary
 
 MAX_BYTES = 32 << 20
 """How much the masks of all grammars of a vocabulary may take, their keys aside."""
 MAX_WAYS = 8192
 """How many ways to an end are kept for a vocabulary."""
+MAX_CLOSING = 1024
+"""For how many beginnings of strings it is kept what closes them; each takes a mask."""
 BEYOND = 32
 """How much longer than the shortest whole text a way is looked for that requests share."""
 
@@ -43,8 +46,8 @@ class SharedMasks:
         self.reach = 0
         """How many tokens a way may have that requests share: it depends on the grammar alone."""
         self._name = next(_names)
-        self._masks, self._ways = _kept.setdefault(
-            vocabulary, (_Recent(max(MAX_BYTES // max(4 * vocabulary.num_words, 1), 1)), _Recent(MAX_WAYS))
+        self._masks, self._ways, self._closing = _kept.setdefault(
+            vocabulary, (_Recent(max(MAX_BYTES // max(4 * vocabulary.num_words, 1), 1)), _Recent(MAX_WAYS), _Recent(MAX_CLOSING))
         )
 
     def know(self, shortest: int) -> None:
@@ -63,6 +66,13 @@ class SharedMasks:
         """Remember a copy of the mask of a place."""
         if place is not None:
             self._masks.put((self._name, place), row.copy())
+
+    def closing(self, text: bytes) -> Closing | None:
+        """What closes the strings that begin behind an outline's text, None where that is not kept."""
+        return self._closing.get((self._name, text))
+
+    def keep_closing(self, text: bytes, closing: Closing) -> None:
+        self._closing.put((self._name, text), closing)
 
     def knows_ways(self, place: Place | None) -> bool:
         """Whether the ways from a place are those of every text that leads there."""
@@ -98,4 +108,4 @@ class _Recent(Generic[T]):
 
 
 _names = count()
-_kept: WeakKeyDictionary[Vocabulary, tuple[_Recent[np.ndarray], _Recent[Way]]] = WeakKeyDictionary()
+_kept: WeakKeyDictionary[Vocabulary, tuple[_Recent[np.ndarray], _Recent[Way], _Recent[Closing]]] = WeakKeyDictionary()

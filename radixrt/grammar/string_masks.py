@@ -1,0 +1,127 @@
+"""Masks inside a JSON string of which only the length matters, put together from parts that a vocabulary has once.
+
+An engine walks most of the vocabulary to find the tokens that are short enough, and does so again at each character.  Here they
+are sorted once by how many characters of a string they take: those that stay inside a string, and those that close it, which
+depend on what may follow.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from radixrt.grammar.vocabulary import Vocabulary
+
+_SPECIAL = re.compile(rb'["\\\x00-\x1F\x7F]')
+
+
+class StringTokens:
+    """The tokens of a vocabulary that may come inside a JSON string, between two characters.
+
+    ``escapes``: the characters that may follow a backslash, each of which makes one character.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, escapes: str) -> None:
+        inside: list[tuple[int, int]] = []
+        closers: list[tuple[int, int, bytes]] = []
+        for token in range(vocabulary.size):
+            spelled = vocabulary.bytes_of(token)
+            match None if spelled is None else _read(spelled, escapes):
+                case int() as length:
+                    inside.append((token, length))
+                case (length, rest):
+                    closers.append((token, length, rest))
+        tokens, lengths = np.array(inside, dtype=np.int64).reshape(-1, 2).T
+        self.longest = int(lengths.max(initial=0))
+        """Characters of the longest token that stays inside."""
+        self._inside = np.zeros((self.longest + 1, vocabulary.num_words), dtype=np.int32)
+        np.bitwise_or.at(self._inside.view(np.uint32), (lengths, tokens >> 5), _bits(tokens))
+        np.bitwise_or.accumulate(self._inside, axis=0, out=self._inside)
+        self.rests = sorted({rest for _, _, rest in closers})
+        """What tokens have behind the quote that closes a string."""
+        self.rest_tokens = np.array([vocabulary.token_of.get(rest, -1) for rest in self.rests], dtype=np.int64)
+        """The token of each rest; -1 for those that are none."""
+        numbers = {rest: number for number, rest in enumerate(self.rests)}
+        table = np.array([(token, length, numbers[rest]) for token, length, rest in closers], dtype=np.int64).reshape(-1, 3)
+        self._closers, self._lengths, self._rests = table.T.copy()
+        self.longest_closer = int(self._lengths.max(initial=0))
+        """Characters before the quote of the token that has most."""
+
+    def inside(self, room: int | None) -> np.ndarray:
+        """The packed mask of the tokens that stay inside a string with room for so many more characters; None: for any number."""
+        mask: np.ndarray = self._inside[self.longest if room is None else min(room, self.longest)]
+        return mask
+
+    def closing(self, fits: np.ndarray) -> Closing:
+        """The tokens with a quote before one of the ``rests`` that fit (bool, in their order)."""
+        chosen = fits[self._rests]
+        return Closing(self._closers[chosen], self._lengths[chosen], len(self._inside[0]))
+
+
+class Closing:
+    """Tokens that close a string, by how many characters they have before the quote."""
+
+    def __init__(self, tokens: np.ndarray, lengths: np.ndarray, num_words: int) -> None:
+        self._words, self._bits = tokens >> 5, _bits(tokens)
+        self._lengths = lengths
+        self._longest = int(lengths.max(initial=0))
+        self._all = np.zeros(num_words, dtype=np.int32)
+        np.bitwise_or.at(self._all.view(np.uint32), self._words, self._bits)
+
+    def write(self, row: np.ndarray, inside: np.ndarray, need: int, room: int | None) -> None:
+        """Write a packed mask: the tokens inside, and those that close behind at least ``need`` and at most ``room`` characters."""
+        if need == 0 and (room is None or room >= self._longest):
+            np.bitwise_or(inside, self._all, out=row)
+            return
+        row[:] = inside
+        chosen = (self._lengths >= need) & (self._lengths <= (self._longest if room is None else room))
+        np.bitwise_or.at(row.view(np.uint32), self._words[chosen], self._bits[chosen])
+
+
+def string_tokens(vocabulary: Vocabulary, escapes: str) -> StringTokens:
+    """Return the tokens of a vocabulary, sorted when first asked for."""
+    known = _known.setdefault(vocabulary, {})
+    if escapes not in known:
+        known[escapes] = StringTokens(vocabulary, escapes)
+    return known[escapes]
+
+
+def _bits(tokens: np.ndarray) -> np.ndarray:
+    """The bit of each token in its word of a packed mask."""
+    bits: np.ndarray = np.left_shift(1, tokens & 31).astype(np.uint32)
+    return bits
+
+
+def _read(spelled: bytes, escapes: str) -> int | tuple[int, bytes] | None:
+    """How many characters of a string the bytes begin; with what follows the quote where they close it; None where they are none."""
+    if not _SPECIAL.search(spelled):
+        try:
+            return len(spelled.decode())
+        except UnicodeDecodeError:  # a character that does not end here, or does not start
+            pass
+    decoder, length, at = codecs.getincrementaldecoder("utf-8")(), 0, 0
+    is_whole = True
+    while at < len(spelled):
+        byte = spelled[at]
+        if is_whole and byte == ord('"'):
+            return length, spelled[at + 1 :]
+        if is_whole and byte == ord("\\"):
+            if at + 1 < len(spelled) and chr(spelled[at + 1]) not in escapes:
+                return None
+            at, length = at + 2, length + 1
+            continue
+        if byte < 0x20 or byte == 0x7F:
+            return None
+        length += is_whole
+        try:
+            is_whole = bool(decoder.decode(spelled[at : at + 1]))
+        except UnicodeDecodeError:
+            return None
+        at += 1
+    return length
+
+
+_known: WeakKeyDictionary[Vocabulary, dict[str, StringTokens]] = WeakKeyDictionary()
