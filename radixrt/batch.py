@@ -41,6 +41,7 @@ class Batch:
     last_index [R], last_rows [R]: sample last_index[i] (a place in S) becomes the last token of state row last_rows[i].
     prompt_scores: prompt positions to score, or None.
     hidden_index [E] int64: places in the flattened tokens whose hidden states are wanted, or None.
+    masked: whether some sampled position will be masked, so that not all of its logits are needed.
     """
 
     input_ids: Tensor
@@ -56,6 +57,7 @@ class Batch:
     last_rows: Tensor
     prompt_scores: PromptScores | None = None
     hidden_index: Tensor | None = None
+    masked: bool = False
 
     @property
     def num_tokens(self) -> int:

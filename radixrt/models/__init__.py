@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -29,6 +29,14 @@ class Model(Protocol):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Return float32 logits [S, V] of hidden states [S, H]."""
+
+
+@runtime_checkable
+class MaskedModel(Model, Protocol):
+    """A model that spares itself logits nobody reads."""
+
+    def masked_logits(self, hidden: Tensor, mask: Tensor) -> Tensor:
+        """Return ``logits`` where bits of packed masks [S, ceil(V / 32)] int32 are set; elsewhere anything."""
 
 
 class LoadableModel(Model, Protocol):

@@ -108,6 +108,12 @@ class NativeLlama:
         self.decoder.logits(hidden.numpy(), out.numpy())
         return out
 
+    def masked_logits(self, hidden: Tensor, mask: Tensor) -> Tensor:
+        """Return ``logits`` where bits of packed masks [S, ceil(V / 32)] int32 are set; elsewhere anything."""
+        out = torch.empty(len(hidden), self.shape.vocab_size)
+        self.decoder.logits_where(hidden.numpy(), mask.numpy(), out.numpy())
+        return out
+
     def places(self) -> Mapping[str, Place]:
         """Return the places to fill, by Hugging Face name."""
         return {**self._matrices, **self._vectors}

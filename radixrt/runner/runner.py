@@ -16,7 +16,7 @@ from torch import Tensor
 from radixrt.attention.base import AttentionBackend, ForwardContext
 from radixrt.batch import Batch, Logprobs, PromptScores, Samples, SamplingBatch
 from radixrt.cache.kv_pool import KVPool
-from radixrt.models import Model
+from radixrt.models import MaskedModel, Model
 from radixrt.runner import chain, sampler
 from radixrt.runner.stream import Stream
 
@@ -30,9 +30,11 @@ Sampled = tuple[Tensor, Scores | None, Scores | None, Tensor | None, Tensor | No
 
 @dataclass(frozen=True, slots=True)
 class Logits:
-    """Device tensors a forward pass leaves: logits [S, V] float32 of the sampled positions, prompt scores, hidden states [E, H]."""
+    """Device tensors a forward pass leaves: logits [S, V] float32 of the sampled positions, or their hidden states [S, H] where the
+    logits wait for masks; prompt scores; hidden states [E, H]."""
 
-    logits: Tensor
+    logits: Tensor | None
+    sampled: Tensor
     prompt_scores: Scores | None
     hidden: Tensor | None
 
@@ -84,10 +86,20 @@ class ModelRunner:
         if len(batch.device_index):
             ids.index_copy_(0, batch.device_index, self._last_tokens.index_select(0, batch.device_rows))
         hidden = self._model.forward(ids, batch.positions, ForwardContext.of(batch, self._pool, self._backend))
-        logits = self._model.logits(hidden.index_select(0, batch.sample_index))
+        sampled = hidden.index_select(0, batch.sample_index)
+        logits = None if batch.masked and isinstance(self._model, MaskedModel) else self._model.logits(sampled)
         scores = None if batch.prompt_scores is None else self._score(hidden, batch.prompt_scores)
         # In float64, so that their sum does not depend on how the prompt was cut.
-        return Logits(logits, scores, None if batch.hidden_index is None else hidden[batch.hidden_index].double())
+        return Logits(logits, sampled, scores, None if batch.hidden_index is None else hidden[batch.hidden_index].double())
+
+    def _masked_logits(self, sampled: Tensor, sampling: SamplingBatch) -> Tensor:
+        """Logits as far as masks allow them: where a grammar forces text, a hundredth of the head's work."""
+        mask = sampling.mask
+        if mask is None or not isinstance(self._model, MaskedModel):
+            return self._model.logits(sampled)
+        if sampling.logprob_rows is not None:  # what is reported is of all tokens
+            mask = mask.index_fill(0, sampling.logprob_rows, -1)
+        return self._model.masked_logits(sampled, mask)
 
     def _score(self, hidden: Tensor, scores: PromptScores) -> Scores:
         parts = []
@@ -99,9 +111,10 @@ class ModelRunner:
         return torch.cat(chosen), torch.cat(values), torch.cat(ids), torch.cat(given_parts) if scores.given is not None else None
 
     def _sample(self, batch: Batch, found: Logits, sampling: SamplingBatch) -> Sampled:
-        reported = None if sampling.logprob_rows is None else found.logits[sampling.logprob_rows]  # a copy: sampling edits in place
-        tokens = sampler.sample(found.logits, sampling)
-        mu = chain.choose(found.logits, sampling.chain, tokens) if sampling.chain else None
+        logits = self._masked_logits(found.sampled, sampling) if found.logits is None else found.logits
+        reported = None if sampling.logprob_rows is None else logits[sampling.logprob_rows]  # a copy: sampling edits in place
+        tokens = sampler.sample(logits, sampling)
+        mu = chain.choose(logits, sampling.chain, tokens) if sampling.chain else None
         self._last_tokens.index_copy_(0, batch.last_rows, tokens.index_select(0, batch.last_index).clamp_(min=0))
         logprobs: Scores | None = None
         if reported is not None and sampling.logprob_rows is not None:

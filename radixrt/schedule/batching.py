@@ -71,6 +71,7 @@ def build_batch(step: ScheduledStep, pages: PageTable, device: torch.device) -> 
         last_rows=to_device(last_rows),
         prompt_scores=_prompt_scores(rows, offsets, to_device),
         hidden_index=_hidden_index(rows, offsets, to_device),
+        masked=any(row.request.grammar is not None and row.num_samples for row in rows),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from conformance_models import OURS, PROMPT, save
@@ -22,6 +23,7 @@ if not NATIVE:
     pytest.skip("nothing was compiled", allow_module_level=True)
 
 from radixrt.models.native_llama import NativeLlama, PackedPlace
+from radixrt_kernels import _native
 
 NUM_PERPLEXITY_TOKENS = 600
 WIDE = {"hidden_size": 64, "intermediate_size": 96, "head_dim": 16}
@@ -61,6 +63,30 @@ def test_rounded_weights_are_those_of_the_torch_code_rounded_alike(name: str, ki
     error = float((logits(rounded, PROMPT) - theirs).norm() / theirs.norm())
     assert 0.0 < error < 0.1
     assert kind == "q8_0" or error < 0.5 * float((theirs - full).norm() / theirs.norm())
+
+
+@pytest.mark.parametrize("kind", ["file", "q8_0", "q4_0"])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_masked_logits_are_those_of_the_whole_head(kind: str, threads: int, tmp_path: Path) -> None:
+    save(OURS["llama"].__class__(**{**OURS["llama"].to_dict(), **WIDE}), tmp_path)
+    model = load(tmp_path, kind).model
+    assert isinstance(model, NativeLlama)
+    generator = torch.Generator().manual_seed(threads)
+    vocab_size, count = model.shape.vocab_size, _native.num_threads()
+    words = (vocab_size + 31) // 32
+    _native.set_num_threads(threads)
+    try:
+        for num_rows in (1, 2, 7, 40):
+            hidden = torch.randn(num_rows, model.config.hidden_size, generator=generator)
+            chance = torch.rand(num_rows, 1, generator=generator) ** 4
+            allowed = torch.rand(num_rows, 32 * words, generator=generator) < chance
+            allowed[:: 3] |= torch.rand(len(allowed[::3]), 1, generator=generator) < 0.5
+            allowed[num_rows // 2] = False
+            mask = torch.from_numpy(np.packbits(allowed.numpy(), axis=1, bitorder="little").view(np.int32))
+            masked, whole = model.masked_logits(hidden, mask), model.logits(hidden)
+            assert torch.equal(masked[allowed[:, :vocab_size]], whole[allowed[:, :vocab_size]])
+    finally:
+        _native.set_num_threads(count)
 
 
 def test_rows_that_are_no_whole_blocks_stay_as_they_are(tmp_path: Path) -> None:

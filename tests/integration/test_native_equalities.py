@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,10 +15,12 @@ from torch import Tensor
 from radixrt.attention.native import NativeAttention
 from radixrt.batch import Batch
 from radixrt.cache.kv_pool import KVPool
-from radixrt.config import EngineConfig, Hardware, resolve
+from radixrt.config import CacheConfig, EngineConfig, Hardware, resolve
+from radixrt.engine.core import EngineCore
 from radixrt.models import Model
 from radixrt.runner.loader import load_model
 from radixrt.schedule.request import Request
+from radixrt.types import GenerateRequest, GrammarOptions, GrammarSpec, LogprobOptions, SamplingParams
 from radixrt_kernels.ops import NATIVE
 
 if not NATIVE:
@@ -92,6 +95,25 @@ def test_the_text_is_that_of_the_plainest_setting(name: str, model: Model, monke
     assert rounds == [reference] * len(rounds)
     if name == "a pool that retracts":
         assert core.stats().num_retracted > 0
+
+
+def test_logits_that_no_mask_allows_are_spared_and_nothing_changes() -> None:
+    core = EngineCore.load(EngineConfig(cache=CacheConfig(max_total_tokens=4096)))
+    parts = {"name": {"type": "string", "maxLength": 12}, "kind": {"enum": ["river", "hill"]}, "age": {"type": "integer", "maximum": 99}}
+    schema = {"type": "object", "properties": parts, "required": list(parts)}
+    spec = GrammarSpec("json_schema", json.dumps(schema), GrammarOptions())
+    texts: dict[int, list[int]] = {}
+    for uid in range(8):  # the first four report logprobs, which are of all tokens; the others are the same without
+        options = LogprobOptions(top=2) if uid < 4 else None
+        sampling = SamplingParams(grammar=spec, seed=uid % 4, temperature=float(uid % 2), max_new_tokens=40)
+        core.add(GenerateRequest(uid=uid, prompt=PROMPTS[uid % 4], sampling=sampling, logprobs=options))
+    while core.has_work() or core.patience is not None:
+        for output in core.step() if core.has_work() else ():
+            texts.setdefault(output.uid, []).extend(output.tokens)
+            for entry in output.logprobs or ():
+                assert entry.logprob is None or -100.0 < entry.logprob <= 0.0
+    core.close()
+    assert [texts[uid] for uid in range(4)] == [texts[uid] for uid in range(4, 8)] and all(len(text) > 9 for text in texts.values())
 
 
 _texts: list[list[tuple[int, ...]]] = []

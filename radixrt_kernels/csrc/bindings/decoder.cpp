@@ -124,6 +124,16 @@ void logits(Decoder &decoder, const Array<const float, 2> &hidden, const Rows &o
     decoder.logits(hidden.data(), tokens, out.data(), radixrt::thread_pool());
 }
 
+void logits_where(Decoder &decoder, const Array<const float, 2> &hidden, const Array<const std::int32_t, 2> &mask, const Rows &out) {
+    const auto tokens = static_cast<std::int64_t>(hidden.shape(0));
+    check_size("Decoder", "hidden", hidden, 1, decoder.shape().hidden_size);
+    check_size("Decoder", "mask", mask, 0, tokens);
+    check_size("Decoder", "mask", mask, 1, (decoder.vocab_size() + 31) / 32);
+    check_rows(out, tokens, decoder.vocab_size(), "out");
+    const nb::gil_scoped_release release;
+    decoder.logits_where(hidden.data(), tokens, mask.data(), out.data(), radixrt::thread_pool());
+}
+
 }  // namespace
 
 void init_decoder(nb::module_ &m) {
@@ -136,5 +146,7 @@ void init_decoder(nb::module_ &m) {
              "qkv [tokens, heads, head_dim] = turned queries and keys, and values, of a layer; table [positions, 2, rotary_dim / 2].")
         .def("finish_layer", &finish_layer, "layer"_a, "attended"_a, "x"_a, "Add the layer's attention and gated network to x.")
         .def("final_norm", &final_norm, "x"_a, "Norm x in place.")
-        .def("logits", &logits, "hidden"_a, "out"_a, "out [tokens, vocab] float32.");
+        .def("logits", &logits, "hidden"_a, "out"_a, "out [tokens, vocab] float32.")
+        .def("logits_where", &logits_where, "hidden"_a, "mask"_a, "out"_a,
+             "The same where bits of mask int32 [tokens, ceil(vocab / 32)] are set; what else out holds may be anything.");
 }

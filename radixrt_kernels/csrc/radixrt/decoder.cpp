@@ -199,4 +199,13 @@ void Decoder::logits(const float *hidden, std::int64_t tokens, float *out, Threa
     linear(in.x, in.quantized, tokens, outputs, pool);
 }
 
+void Decoder::logits_where(const float *hidden, std::int64_t tokens, const std::int32_t *mask, float *out, ThreadPool &pool) {
+    const WantedRows wanted(mask, tokens, *head_);
+    const std::int64_t size = shape_.hidden_size;
+    if (normed_.size() < static_cast<std::size_t>(tokens * size)) normed_.resize(static_cast<std::size_t>(tokens * size));
+    for (std::int64_t i = 0; i < tokens; ++i) std::copy_n(hidden + wanted.order[static_cast<std::size_t>(i)] * size, size, normed_.data() + i * size);
+    const Rows in = rows(normed_.data(), tokens, size, is_quantized(head_->type()), pool);
+    linear_where(in.x, in.quantized, *head_, wanted, out, pool);
+}
+
 }  // namespace radixrt

@@ -73,6 +73,8 @@ public:
     void final_norm(const float *x, std::int64_t tokens, float *out, ThreadPool &pool) const;
     // logits [tokens, vocab] of rows of final_norm.
     void logits(const float *hidden, std::int64_t tokens, float *out, ThreadPool &pool);
+    // The same where bits of ``mask`` [tokens, ceil(vocab / 32)] are set; other logits may have any value.
+    void logits_where(const float *hidden, std::int64_t tokens, const std::int32_t *mask, float *out, ThreadPool &pool);
 
 private:
     // Rows as the matrices read them.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 #include <vector>
 
 #include "radixrt/cpu.h"
@@ -99,6 +100,40 @@ void linear(const float *x, const QuantizedRows &quantized, std::int64_t tokens,
                 offset += output.matrix->num_panels();
             }
         }
+    });
+}
+
+WantedRows::WantedRows(const std::int32_t *bits, std::int64_t tokens, const PackedMatrix &matrix)
+    : bits(bits), words((matrix.rows() + 31) / 32), order(static_cast<std::size_t>(tokens)) {
+    std::iota(order.begin(), order.end(), 0);
+    const auto is_wide = [&](std::int64_t token) {
+        std::int64_t panels = 0;
+        for (std::int64_t panel = 0; panel < matrix.num_panels(); ++panel) panels += in_panel(token, panel) ? 1 : 0;
+        return 2 * panels > matrix.num_panels();
+    };
+    num_wide = std::stable_partition(order.begin(), order.end(), is_wide) - order.begin();
+}
+
+void linear_where(const float *x, const QuantizedRows &quantized, const PackedMatrix &matrix, const WantedRows &wanted, float *y, ThreadPool &pool) {
+    const LinearPath &path = paths();
+    const std::int64_t panels = matrix.num_panels();
+    const auto tokens = static_cast<std::int64_t>(wanted.order.size());
+    const std::int64_t tasks = std::min<std::int64_t>(panels, pool.num_threads() == 1 ? 1 : kTasksPerThread * pool.num_threads());
+    pool.run(static_cast<int>(tasks), [&](int task) {
+        const std::int64_t begin = panels * task / tasks, end = panels * (task + 1) / tasks;
+        float products[kTokenTile * kPanel];
+        const auto compute = [&](std::int64_t panel, std::int64_t first, std::int64_t count) {
+            panel_product(path, matrix, panel, x, quantized, first, static_cast<int>(count), products);
+            for (std::int64_t i = 0; i < count; ++i) {
+                float *row = y + wanted.order[static_cast<std::size_t>(first + i)] * matrix.rows();
+                write_panel({&matrix, nullptr, row, matrix.rows(), 0, false}, panel, 0, 1, products + i * kPanel);
+            }
+        };
+        for (std::int64_t first = 0; first < wanted.num_wide; first += kTokenTile)
+            for (std::int64_t panel = begin; panel < end; ++panel) compute(panel, first, std::min<std::int64_t>(kTokenTile, wanted.num_wide - first));
+        for (std::int64_t place = wanted.num_wide; place < tokens; ++place)
+            for (std::int64_t panel = begin; panel < end; ++panel)
+                if (wanted.in_panel(wanted.order[static_cast<std::size_t>(place)], panel)) compute(panel, place, 1);
     });
 }
 

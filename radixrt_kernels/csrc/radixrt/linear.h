@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "radixrt/activations.h"
 #include "radixrt/packed_matrix.h"
@@ -28,6 +29,27 @@ struct LinearOutput {
 // with the dot product of the block in integers, so that all instruction sets give the same bits; for the others column after column,
 // fused or not as the instruction set has it.
 void linear(const float *x, const QuantizedRows &quantized, std::int64_t tokens, std::span<const LinearOutput> outputs, ThreadPool &pool);
+
+// Which rows of a matrix are wanted of each token: bit r of row t of ``bits`` [tokens, words].
+struct WantedRows {
+    // The tokens in the order in which the product takes them: those that want most of the matrix, which are multiplied together, come first.
+    WantedRows(const std::int32_t *bits, std::int64_t tokens, const PackedMatrix &matrix);
+
+    // Whether a row of a panel is wanted of a token.
+    bool in_panel(std::int64_t token, std::int64_t panel) const {
+        const auto word = static_cast<std::uint32_t>(bits[token * words + panel / 2]);
+        return (word >> (panel % 2 * kPanel) & 0xFFFFu) != 0;
+    }
+
+    const std::int32_t *bits;
+    std::int64_t words;
+    std::vector<std::int64_t> order;
+    std::int64_t num_wide;
+};
+
+// y[order[i], r] for the rows r that are wanted of that token, and some others; what is not computed stays as it is.  Row i of x and
+// of its rounding is token order[i].  Each element has the bits that ``linear`` gives it.
+void linear_where(const float *x, const QuantizedRows &quantized, const PackedMatrix &matrix, const WantedRows &wanted, float *y, ThreadPool &pool);
 
 // One path of the kernels.  ``panel`` is one of a matrix of that type, ``out`` [tokens, 16].
 struct LinearPath {

@@ -80,6 +80,10 @@ private:
             if (allowed == 0xFFFFFFFFu) continue;
             float *at = logits_ + word * bits;
             const std::int64_t here = std::min(bits, size_ - word * bits);
+            if (allowed == 0) {
+                std::fill_n(at, here, -std::numeric_limits<float>::infinity());
+                continue;
+            }
             for (std::int64_t bit = 0; bit < here; ++bit)
                 at[bit] = (allowed >> bit & 1u) != 0 ? at[bit] : -std::numeric_limits<float>::infinity();
         }
