@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 
 _PR_SET_PDEATHSIG = 1
+_own: list[bool] = []
 
 
 def die_with_parent(parent: int) -> None:
@@ -18,10 +19,16 @@ def die_with_parent(parent: int) -> None:
 
     The signal follows the *thread* that started this process, which therefore must live as long as it is wanted.
     """
+    _own.append(True)
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)
+
+
+def is_own() -> bool:
+    """Whether this process was started by radixrt for itself, so that no code but its own runs in it."""
+    return bool(_own)
 
 
 @contextlib.contextmanager

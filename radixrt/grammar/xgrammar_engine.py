@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import re
 import time
-import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import msgspec
@@ -25,12 +24,14 @@ from radixrt.grammar.schema import normalise
 from radixrt.grammar.schema.whitelist import check_whitelist, checked_tag
 from radixrt.grammar.shared_masks import SharedMasks
 from radixrt.grammar.vocabulary import Vocabulary, whole_characters
+from radixrt.grammar.xgrammar_library import library
 from radixrt.grammar.xgrammar_regex import checked_regex
 from radixrt.types import GrammarOptions, GrammarSpec
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
+if TYPE_CHECKING:
     import xgrammar
+
+    Source = Callable[[xgrammar.GrammarCompiler], xgrammar.CompiledGrammar]
 
 CHEAP_BYTES = 512
 MAX_SECONDS_A_TOKEN = 0.02  # of the text that closes it; what is slower than that would hold up everybody's steps
@@ -62,7 +63,7 @@ class XGrammarGrammar:
         self.min_tokens = shortest
 
     def new_state(self) -> XGrammarState:
-        return XGrammarState(xgrammar.GrammarMatcher(self.compiled), self._vocabulary, self._masks)
+        return XGrammarState(library().GrammarMatcher(self.compiled), self._vocabulary, self._masks)
 
 
 class XGrammarState(MatcherState):
@@ -150,15 +151,12 @@ def to_bytes(grammar: XGrammarGrammar) -> bytes:
 def from_bytes(data: bytes, vocabulary: Vocabulary) -> XGrammarGrammar:
     """Make the grammar of ``to_bytes``; a megabyte takes some 100 ms."""
     shortest, text = msgspec.msgpack.decode(data, type=tuple[int, str])
-    return XGrammarGrammar(xgrammar.CompiledGrammar.deserialize_json(text, _tokens(vocabulary)), vocabulary, shortest)
+    return XGrammarGrammar(library().CompiledGrammar.deserialize_json(text, _tokens(vocabulary)), vocabulary, shortest)
 
 
 def prepare(vocabulary: Vocabulary) -> None:
     """Make what every grammar of a vocabulary needs."""
     _tokens(vocabulary)
-
-
-Source = Callable[[xgrammar.GrammarCompiler], xgrammar.CompiledGrammar]
 
 
 def _source(spec: GrammarSpec) -> Source:
@@ -214,7 +212,7 @@ def _json_options(options: GrammarOptions) -> dict[str, Any]:
 
 
 def _compiled(source: Source, tokens: xgrammar.TokenizerInfo) -> xgrammar.CompiledGrammar:
-    compiler = xgrammar.GrammarCompiler(tokens, max_threads=1, cache_enabled=False)
+    compiler = library().GrammarCompiler(tokens, max_threads=1, cache_enabled=False)
     try:
         return source(compiler)
     except GrammarError:
@@ -236,7 +234,7 @@ def _tokens(vocabulary: Vocabulary) -> xgrammar.TokenizerInfo:
     info = _infos.get(vocabulary)
     if info is None:
         texts = [vocabulary.bytes_of(token) or b"" for token in range(vocabulary.size)]  # the engine allows no empty token
-        info = xgrammar.TokenizerInfo(texts, vocab_size=vocabulary.size, stop_token_ids=list(vocabulary.end_ids) or [vocabulary.size - 1])
+        info = library().TokenizerInfo(texts, vocab_size=vocabulary.size, stop_token_ids=list(vocabulary.end_ids) or [vocabulary.size - 1])
         _infos[vocabulary] = info
     return info
 
