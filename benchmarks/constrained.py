@@ -1,10 +1,11 @@
 """What constraints cost the steps they are in and those of others, on the engine core alone, as it serves by default.
 
-    python benchmarks/constrained.py [--parts rows,bomb,work] [--repeats 5] [--rows 32] [--model-path NAME]
+    python benchmarks/constrained.py [--parts rows,bomb,first,work] [--repeats 5] [--rows 32] [--beside 2] [--window 10] [--model-path NAME]
 
 ``rows``: steps that decode so many rows, each under a schema of its own, against steps that decode as many without; and how long
 their sampling waits for masks and the like when the forward pass is done (median, 99th percentile).
-``bomb``: steps of eight rows while a grammar that takes about 25 s is being compiled, against the same steps in peace.
+``bomb``: steps of a few rows while a grammar that takes about 25 s is being compiled, against the same steps in peace, in turns of
+some seconds; ``first``: where that is an engine's first grammar (``bomb.py``).
 ``work``: extractions to one schema, then as many requests with the same prompts and exactly as many tokens each, without it.
 The two sides take turns, so that a change of the machine's speed touches both.  Seconds are those of the clock and those of
 the processor; on a machine that others use only the latter mean much.
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import statistics
 import time
@@ -21,20 +23,21 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from bomb import first_bombs, first_grammar, pending_bombs
 from extraction import AMOUNT, TEXT, obj
 from peers.workloads import CITIES, CUSTOMERS, ITEMS, ORDER_RULES, ORDER_SCHEMA
 
 from radixrt.config import CacheConfig, EngineConfig, GrammarConfig, ModelConfig, ScheduleConfig
 from radixrt.engine.core import EngineCore
 from radixrt.engine.step_loop import Launched, StepRunner
+from radixrt.processes import brief_turns, die_with_parent
 from radixrt.schedule.step import RowResult, ScheduledStep
 from radixrt.text.tokenizer import Tokenizer, load_tokenizer
 from radixrt.types import GenerateRequest, GrammarOptions, GrammarSpec, SamplingParams
 from radixrt.weights.resolve import resolve_model
 
 NUM_NEW = 56
-BESIDE_BOMB = 8
-BOMB = "root ::= [^{}]{{1,600}}"
+PREPARE_SECONDS = 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,36 +163,6 @@ def _masks(bench: Bench) -> dict[str, float]:
     return {"mask_us": round(1e6 * stats.mask_seconds / max(1, stats.masked_rows), 1), "masks": stats.masked_rows}
 
 
-def pending_bomb(bench: Bench, repeats: int) -> dict[str, Any]:
-    """Steps of eight rows in peace and beside a bomb, in milliseconds: medians and 99th percentiles."""
-    times: dict[bool, list[float]] = {False: [], True: []}
-    # The first grammar of an engine pays for the vocabulary's bytes, which is no matter of bombs.
-    bench.add(bench.prompt(8), GrammarSpec("ebnf", 'root ::= "a" [b-d]{1,3}'))
-    for _ in bench.steps():
-        pass
-    for repetition in range(2 * repeats):
-        beside = repetition % 2 == 1
-        for _ in range(BESIDE_BOMB):
-            bench.add(bench.prompt(8), None, max_new_tokens=160, ignore_eos=True, temperature=1.0)
-        bomb = bench.add(bench.prompt(8), GrammarSpec("ebnf", BOMB.format(chr(ord("A") + repetition)))) if beside else None
-        for step in bench.steps():
-            if step.rows == step.tokens == BESIDE_BOMB:
-                times[beside].append(step.clock)
-            elif not step.rows:
-                break
-        if bomb is not None:
-            bench.core.abort(bomb)
-        for _ in bench.steps():
-            pass
-        bench.core.flush()
-    found: dict[str, Any] = {"steps": [len(times[side]) for side in (False, True)]}
-    for name, quantile in (("p50", 50), ("p99", 99)):
-        values = [statistics.quantiles(times[side], n=100)[quantile - 1] for side in (False, True)]
-        found[name] = [round(1e3 * value, 2) for value in values]
-        found[f"{name}_ratio"] = round(values[1] / values[0], 3)
-    return found
-
-
 def equal_work(bench: Bench, tokenizer: Tokenizer, repeats: int, num: int = 24, at_once: int = 8) -> dict[str, Any]:
     """Seconds and steps for the same prompts and the same number of tokens each, with a schema and without."""
     sides: dict[bool, list[tuple[float, float, int, int]]] = {False: [], True: []}
@@ -238,15 +211,30 @@ def main() -> None:
     parser.add_argument("--parts", default="rows,bomb,work")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--rows", type=int, default=32)
+    parser.add_argument("--beside", type=int, default=2, help="rows beside a bomb")
+    parser.add_argument("--window", type=float, default=10.0, help="seconds in peace, and beside each bomb")
     parser.add_argument("--model-path", default=ModelConfig().model_path)
     given = parser.parse_args()
+    # As in the worker of a server: radixrt's own process, in which threads take brief turns.
+    die_with_parent(os.getppid())
+    brief_turns()
     for part in given.parts.split(","):
+        if part == "first":
+            print(json.dumps({part: first_bombs(given.model_path, given.repeats, given.beside, given.window)}), flush=True)
+            continue
         bench = Bench(given.model_path)
         match part:
             case "rows":
                 found = constrained_rows(bench, given.repeats, given.rows)
             case "bomb":
-                found = pending_bomb(bench, given.repeats)
+                first_grammar(bench)
+                found = pending_bombs(bench, given.repeats, given.beside, given.window)
+            case "ready":
+                bench.core.prepare()
+                time.sleep(PREPARE_SECONDS)
+                found = pending_bombs(bench, 1, given.beside, given.window)
+            case "busy":
+                found = pending_bombs(bench, 1, given.beside, given.window)
             case "work":
                 found = equal_work(bench, load_tokenizer(resolve_model(given.model_path).tokenizer), given.repeats)
             case _:

@@ -10,6 +10,7 @@ import signal
 import sys
 from collections.abc import Iterator
 
+TURN_SECONDS = 0.001
 _PR_SET_PDEATHSIG = 1
 _own: list[bool] = []
 
@@ -29,6 +30,11 @@ def die_with_parent(parent: int) -> None:
 def is_own() -> bool:
     """Whether this process was started by radixrt for itself, so that no code but its own runs in it."""
     return bool(_own)
+
+
+def brief_turns() -> None:
+    """Have a thread that computes in Python give way after a millisecond: one that steps asks for its turn many times a step."""
+    sys.setswitchinterval(TURN_SECONDS)
 
 
 @contextlib.contextmanager

@@ -83,6 +83,9 @@ class EchoCore:
 
     patience = None
 
+    def prepare(self) -> None:
+        pass
+
     def has_work(self) -> bool:
         return bool(self._running or self._ended)
 

@@ -22,6 +22,7 @@ from radixrt.types import GrammarSpec
 
 SIZE = 1000
 compiled_here: list[str] = []
+prepared: list[Vocabulary] = []
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,10 @@ def compile(spec: GrammarSpec, vocabulary: Vocabulary) -> FakeGrammar | TextGram
         while True:
             eaten.append(bytearray(64 << 20))
     return FakeGrammar(spec.text, os.getpid(), vocabulary.size)
+
+
+def prepare(vocabulary: Vocabulary) -> None:
+    prepared.append(vocabulary)
 
 
 def is_cheap(spec: GrammarSpec) -> bool:

@@ -282,6 +282,11 @@ class EngineCore:
         """Seconds after which somebody who saw no work is to look again; None: when there is a command."""
         return LOOK_SECONDS if self._grammars is not None and len(self._grammars) else None
 
+    def prepare(self) -> None:
+        """Begin, in another thread, with what the first request of a kind would wait for: to be called when there is nothing to do."""
+        if self._grammars is not None:
+            self._grammars.prepare()
+
     def step(self) -> list[TokenOutput]:
         """Launch the next step and take in the one before (or, without overlap, itself).
 

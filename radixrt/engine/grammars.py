@@ -37,6 +37,8 @@ class Compiler(Protocol):
 
     def release(self, job: Job) -> None: ...
 
+    def prepare(self) -> None: ...
+
     def close(self) -> None: ...
 
 
@@ -110,6 +112,10 @@ class GrammarDesk:
                 self._end(uid, Finish(FinishReason.ABORT, message=message, status=503))
         ended, self._ended = self._ended, []
         return ended
+
+    def prepare(self) -> None:
+        """Make, beside the caller, what the first grammar would wait for."""
+        self._service.prepare()
 
     def close(self) -> None:
         self._service.close()

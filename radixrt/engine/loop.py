@@ -37,6 +37,9 @@ logger = logging.getLogger(__name__)
 
 OnProgress = Callable[[int, int, str], None]
 
+# After so many looks into an empty inbox, with nothing to do, nobody minds what else is done.
+QUIET_LOOKS = 4
+
 
 class Core(Protocol):
     """The engine core as its owner sees it; ``radixrt.engine.core.EngineCore`` is the one that computes."""
@@ -56,6 +59,8 @@ class Core(Protocol):
 
     @property
     def patience(self) -> float | None: ...
+
+    def prepare(self) -> None: ...
 
     def step(self) -> list[TokenOutput]: ...
 
@@ -87,15 +92,17 @@ def load_core(config: EngineConfig, *, progress: OnProgress | None = None) -> Co
 class CoreLoop:
     """Loads one core and drives it until told to stop.
 
-    Other threads may read ``steps``, ``busy`` and ``loaded``, and set ``stopping``.
+    ``prepares``: the first time that nothing comes for a while, the core gets ready for what may come; for an inbox that returns
+    now and then, in a process of its own.  Other threads may read ``steps``, ``busy`` and ``loaded``, and set ``stopping``.
     """
 
-    def __init__(self, inbox: Inbox, report: Callable[[Report], None]) -> None:
+    def __init__(self, inbox: Inbox, report: Callable[[Report], None], *, prepares: bool = False) -> None:
         self.steps = 0
         self.busy = False
         self.loaded = False
         self.stopping = False
         self._inbox = inbox
+        self._prepares = prepares
         self._report = report
 
     def run(self, load: LoadCore, config: EngineConfig) -> bool:
@@ -130,9 +137,14 @@ class CoreLoop:
         self._report(Progress(done, total, name))
 
     def _serve(self, core: Core) -> None:
+        quiet = 0
         while not self.stopping:
             self.busy = core.has_work()
             command = self._inbox.receive(timeout=0.0 if self.busy else core.patience)
+            quiet = 0 if self.busy or command is not None else quiet + 1
+            if self._prepares and quiet == QUIET_LOOKS:
+                self._prepares = False
+                core.prepare()
             while command is not None and not self.stopping:
                 try:
                     self._accept(core, command)

@@ -186,6 +186,7 @@ def prepare(vocabulary: Vocabulary) -> None:
     """Make what every grammar of a vocabulary needs."""
     _tokenizer(vocabulary)
     string_tokens(vocabulary, ESCAPES)
+    min_tokens(compile_lark('start: "{"', vocabulary, 1).new_state(), vocabulary)
 
 
 def compile_schema(schema: dict[str, Any] | bool, options: GrammarOptions, vocabulary: Vocabulary) -> LLGuidanceGrammar:

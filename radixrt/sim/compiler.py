@@ -50,6 +50,9 @@ class SimulatedCompiler:
         assert job.wanted == 0, "who waits for a job lets go of it once"
         self.num_wanted -= 1
 
+    def prepare(self) -> None:
+        pass
+
     def advance(self, now: float) -> None:
         """Settle the jobs that are done by now, also those that nobody waits for any more."""
         self._now = now

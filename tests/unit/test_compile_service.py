@@ -17,7 +17,7 @@ from radixrt.grammar.compile import CompileService, Job
 from radixrt.grammar.compile.cache import ByteCache
 from radixrt.grammar.compile.child import longest_matches
 from radixrt.grammar.compile.pool import NICENESS
-from radixrt.grammar.compile.service import ENTRY_BYTES
+from radixrt.grammar.compile.service import COMMON, ENTRY_BYTES
 from radixrt.grammar.vocabulary import Vocabulary
 from radixrt.types import GrammarOptions, GrammarSpec
 
@@ -33,6 +33,7 @@ def _fake(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("engines", "service"):
         monkeypatch.setattr(f"radixrt.grammar.compile.{module}.ENGINES", select.ENGINES)
     fake_engine.compiled_here.clear()
+    fake_engine.prepared.clear()
     monkeypatch.setenv("PYTHONPATH", str(Path(fake_engine.__file__).parent))  # for the children
 
 
@@ -185,6 +186,37 @@ def test_the_vocabulary_is_made_once_and_beside_whoever_asks() -> None:
         assert len(made) == 1 and made[0] != threading.current_thread().name
     finally:
         service.close()
+
+
+def test_what_grammars_share_is_made_before_the_first_when_there_is_time(caplog: pytest.LogCaptureFixture) -> None:
+    made: list[str] = []
+    begin = threading.Event()
+
+    def load() -> Vocabulary:
+        begin.wait(WAIT)
+        made.append(threading.current_thread().name)
+        if len(made) == 1:
+            raise RuntimeError("not yet")
+        return WORDS
+
+    service = CompileService(load)
+    try:
+        service.prepare()
+        assert not made
+        begin.set()
+        deadline = time.monotonic() + WAIT
+        while "could not be prepared" not in caplog.text and time.monotonic() < deadline:
+            time.sleep(0.001)
+        assert len(made) == 1 and fake_engine.prepared == []
+        service.prepare()
+        while len(fake_engine.prepared) < len(COMMON) and time.monotonic() < deadline:
+            time.sleep(0.001)
+        assert fake_engine.prepared == [WORDS] * len(COMMON)
+        service.compile(spec("cheap ok")).wait(WAIT)
+        assert len(made) == 2
+    finally:
+        service.close()
+    service.prepare()
 
 
 def test_a_byte_cache_forgets_what_was_used_longest_ago() -> None:

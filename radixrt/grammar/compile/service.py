@@ -21,7 +21,7 @@ import msgspec
 from radixrt.errors import EngineStopped, GrammarError, Overloaded, RadixrtError
 from radixrt.grammar.base import Grammar
 from radixrt.grammar.compile.cache import ByteCache
-from radixrt.grammar.compile.engines import FINAL, engine, guarded
+from radixrt.grammar.compile.engines import FINAL, engine, guarded, prepare
 from radixrt.grammar.compile.pool import Child, ChildFailed
 from radixrt.grammar.select import ENGINES, engines
 from radixrt.grammar.vocabulary import Vocabulary
@@ -33,6 +33,8 @@ logger = logging.getLogger(__name__)
 ERROR_BYTES = 1024
 # What a cache entry holds besides its grammar.
 ENTRY_BYTES = 512
+# The engines that most grammars go to.
+COMMON = ("llguidance", "fsm")
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -158,6 +160,12 @@ class CompileService:
         with self._lock:
             job.wanted -= 1
 
+    def prepare(self) -> None:
+        """Make what the first grammar would have to wait for, in a thread of the service: the vocabulary, and what engines make of it."""
+        with self._lock:
+            if not self._closed:
+                self._near.submit(self._prepare)
+
     @property
     def vocabulary(self) -> Vocabulary:
         """The vocabulary, which is there once a grammar is."""
@@ -260,6 +268,15 @@ class CompileService:
                 refusal = refusal or error
         assert refusal is not None, "there is an engine for every kind"
         raise refusal
+
+    def _prepare(self) -> None:
+        try:
+            vocabulary = self._words()
+            for name in COMMON:
+                prepare(ENGINES[name], vocabulary)
+        except Exception:
+            # Grammars are the ones to be refused for it.
+            logger.exception("the engines of grammars could not be prepared")
 
     def _words(self) -> Vocabulary:
         with self._loading:
