@@ -1,12 +1,15 @@
 """What constraints cost the steps they are in and those of others, on the engine core alone, as it serves by default.
 
-    python benchmarks/constrained.py [--parts rows,bomb,first,work] [--repeats 5] [--rows 32] [--beside 2] [--window 10] [--model-path NAME]
+    python benchmarks/constrained.py [--parts rows,bomb,first,work,masks] [--repeats 5] [--rows 32] [--beside 2] [--window 10]
+        [--schemas FILE] [--model-path NAME]
 
 ``rows``: steps that decode so many rows, each under a schema of its own, against steps that decode as many without; and how long
 their sampling waits for masks and the like when the forward pass is done (median, 99th percentile).
 ``bomb``: steps of a few rows while a grammar that takes about 25 s is being compiled, against the same steps in peace, in turns of
 some seconds; ``first``: where that is an engine's first grammar (``bomb.py``).
 ``work``: extractions to one schema, then as many requests with the same prompts and exactly as many tokens each, without it.
+``masks``: what each row pays for its mask, in microseconds of the processor: the requests of ``extraction.py``, orders of ``W6``, and one
+request for each JSON schema of a file with a ``kind`` and ``spec`` a line.
 The two sides take turns, so that a change of the machine's speed touches both.  Seconds are those of the clock and those of
 the processor; on a machine that others use only the latter mean much.
 """
@@ -21,10 +24,12 @@ import statistics
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from bomb import first_bombs, first_grammar, pending_bombs
-from extraction import AMOUNT, TEXT, obj
+from extraction import AMOUNT, CASES, TEXT, obj
+from mask_costs import MaskCosts
 from peers.workloads import CITIES, CUSTOMERS, ITEMS, ORDER_RULES, ORDER_SCHEMA
 
 from radixrt.config import CacheConfig, EngineConfig, GrammarConfig, ModelConfig, ScheduleConfig
@@ -206,13 +211,39 @@ def equal_work(bench: Bench, tokenizer: Tokenizer, repeats: int, num: int = 24, 
     }  # fmt: skip
 
 
+def mask_costs(bench: Bench, tokenizer: Tokenizer, schemas: Path | None, num: int = 24, at_once: int = 8) -> dict[str, Any]:
+    """What masks cost over the texts that the model writes, greedily and sampled in turn."""
+    choose, asked = bench.rng.choice, list[tuple[list[int], dict[str, Any]]]()
+    for i in range(num):
+        text, schema = CASES[i % len(CASES)](i)
+        asked.append((tokenizer.encode(f"{text}\nJSON:"), schema))
+        order = f"{ORDER_RULES}\n{choose(CUSTOMERS)} from {choose(CITIES)} orders 7 pieces of {choose(ITEMS)} and {choose(ITEMS)}.\nJSON:"
+        asked.append((tokenizer.encode(order), ORDER_SCHEMA))
+    for line in schemas.read_text().splitlines() if schemas else ():
+        case = json.loads(line)
+        if case["kind"] == "json_schema":
+            asked.append((bench.prompt(8), case["spec"]))
+    costs = MaskCosts()
+    bench.add(bench.prompt(8), json_spec(TEXT), max_new_tokens=2)  # the first grammar of an engine pays for its vocabulary
+    for _ in bench.steps():
+        pass
+    with costs.watching():
+        for start in range(0, len(asked), at_once):
+            for i, (prompt, schema) in enumerate(asked[start : start + at_once]):
+                bench.add(prompt, json_spec(schema), temperature=float(i % 2), max_new_tokens=100)
+            for _ in bench.steps():
+                pass
+    return {"schemas": len({json.dumps(schema) for _, schema in asked}), **costs.report()}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--parts", default="rows,bomb,work")
+    parser.add_argument("--parts", default="rows,bomb,first,work,masks")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--rows", type=int, default=32)
     parser.add_argument("--beside", type=int, default=2, help="rows beside a bomb")
     parser.add_argument("--window", type=float, default=10.0, help="seconds in peace, and beside each bomb")
+    parser.add_argument("--schemas", type=Path, help="more schemas for masks: a JSON object with kind and spec a line")
     parser.add_argument("--model-path", default=ModelConfig().model_path)
     given = parser.parse_args()
     # As in the worker of a server: radixrt's own process, in which threads take brief turns.
@@ -237,6 +268,8 @@ def main() -> None:
                 found = pending_bombs(bench, 1, given.beside, given.window)
             case "work":
                 found = equal_work(bench, load_tokenizer(resolve_model(given.model_path).tokenizer), given.repeats)
+            case "masks":
+                found = mask_costs(bench, load_tokenizer(resolve_model(given.model_path).tokenizer), given.schemas)
             case _:
                 parser.error(f"there is no part {part!r}")
         bench.core.close()

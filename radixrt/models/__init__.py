@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -31,7 +31,6 @@ class Model(Protocol):
         """Return float32 logits [S, V] of hidden states [S, H]."""
 
 
-@runtime_checkable
 class MaskedModel(Model, Protocol):
     """A model that spares itself logits nobody reads."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -87,7 +87,7 @@ class ModelRunner:
             ids.index_copy_(0, batch.device_index, self._last_tokens.index_select(0, batch.device_rows))
         hidden = self._model.forward(ids, batch.positions, ForwardContext.of(batch, self._pool, self._backend))
         sampled = hidden.index_select(0, batch.sample_index)
-        logits = None if batch.masked and isinstance(self._model, MaskedModel) else self._model.logits(sampled)
+        logits = None if batch.masked and hasattr(self._model, "masked_logits") else self._model.logits(sampled)
         scores = None if batch.prompt_scores is None else self._score(hidden, batch.prompt_scores)
         # In float64, so that their sum does not depend on how the prompt was cut.
         return Logits(logits, sampled, scores, None if batch.hidden_index is None else hidden[batch.hidden_index].double())
@@ -95,11 +95,11 @@ class ModelRunner:
     def _masked_logits(self, sampled: Tensor, sampling: SamplingBatch) -> Tensor:
         """Logits as far as masks allow them: where a grammar forces text, a hundredth of the head's work."""
         mask = sampling.mask
-        if mask is None or not isinstance(self._model, MaskedModel):
+        if mask is None:
             return self._model.logits(sampled)
         if sampling.logprob_rows is not None:  # what is reported is of all tokens
             mask = mask.index_fill(0, sampling.logprob_rows, -1)
-        return self._model.masked_logits(sampled, mask)
+        return cast(MaskedModel, self._model).masked_logits(sampled, mask)
 
     def _score(self, hidden: Tensor, scores: PromptScores) -> Scores:
         parts = []

@@ -11,7 +11,8 @@ import math
 
 # A request begins as if the model had agreed with nine drafts of ten.
 AGREED, REFUSED = 9.0, 1.0
-# How much of its refusals a request forgets with each step that it makes without drafts, so that it tries again.
+# How much of its refusals a request forgets with each step that it makes without drafts, so that it tries again; never so much that
+# it would be surer than a new one.
 FORGET = 0.05
 
 
@@ -35,7 +36,7 @@ class DraftBackoff:
             return most
         worth = int(math.log(cost) / math.log(agreement)) if cost < 1.0 else 0
         if worth == 0:
-            self._refused *= 1.0 - FORGET
+            self._refused = max(self._refused * (1.0 - FORGET), REFUSED)
         return min(worth, most)
 
 

@@ -44,6 +44,16 @@ def test_a_request_that_was_refused_tries_again_after_a_while() -> None:
     assert 10 < waits < 200
 
 
+def test_what_does_not_pay_for_a_new_request_is_never_tried_however_long_it_waits() -> None:
+    backoff = DraftBackoff()
+    assert not any(backoff.limit(0.92, 16) for _ in range(1000))
+    backoff.note(2, 0)
+    assert not any(backoff.limit(0.92, 16) for _ in range(1000))
+    for _ in range(30):
+        backoff.note(1, 1)
+    assert backoff.limit(0.92, 16) > 0, "but what the model agrees with is"
+
+
 def test_rows_share_what_a_step_costs_once() -> None:
     costs = [draft_cost(0.2, rows) for rows in (1, 2, 8, 1000)]
     assert costs[0] == pytest.approx(0.2)
