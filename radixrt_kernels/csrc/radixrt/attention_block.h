@@ -60,22 +60,17 @@ inline void product_rows(const float *a, int a_stride, const float *b, int b_str
         product<Pairs, Rows, 1>(a, a_stride, b + j * kLanes, b_stride, c + j * kLanes, c_stride, depth, onto);
 }
 
+// The same for 1 to kManyRows rows.
 template <bool Pairs>
-inline void product_any(int rows, const float *a, int a_stride, const float *b, int b_stride, float *c, int c_stride, int depth,
-                        int vectors, bool onto) {
-    constexpr int many = Simd::kManyRows;
-    int i = 0;
-    for (; i + many <= rows; i += many)
-        product_rows<Pairs, many>(a + i * a_stride, a_stride, b, b_stride, c + i * c_stride, c_stride, depth, vectors, onto);
-    a += i * a_stride;
-    c += i * c_stride;
-    switch (rows - i) {
-        case 5: return product_rows<Pairs, 5>(a, a_stride, b, b_stride, c, c_stride, depth, vectors, onto);
-        case 4: return product_rows<Pairs, 4>(a, a_stride, b, b_stride, c, c_stride, depth, vectors, onto);
-        case 3: return product_rows<Pairs, 3>(a, a_stride, b, b_stride, c, c_stride, depth, vectors, onto);
-        case 2: return product_rows<Pairs, 2>(a, a_stride, b, b_stride, c, c_stride, depth, vectors, onto);
+inline void product_strip(int rows, const float *a, int a_stride, const float *b, int b_stride, float *c, int c_stride, int depth, int vectors,
+                          bool onto) {
+    switch (rows) {
         case 1: return product_rows<Pairs, 1>(a, a_stride, b, b_stride, c, c_stride, depth, vectors, onto);
-        default: return;
+        case 2: return product_rows<Pairs, 2>(a, a_stride, b, b_stride, c, c_stride, depth, vectors, onto);
+        case 3: return product_rows<Pairs, 3>(a, a_stride, b, b_stride, c, c_stride, depth, vectors, onto);
+        case 4: return product_rows<Pairs, 4>(a, a_stride, b, b_stride, c, c_stride, depth, vectors, onto);
+        case 5: return product_rows<Pairs, 5>(a, a_stride, b, b_stride, c, c_stride, depth, vectors, onto);
+        default: return product_rows<Pairs, Simd::kManyRows>(a, a_stride, b, b_stride, c, c_stride, depth, vectors, onto);
     }
 }
 

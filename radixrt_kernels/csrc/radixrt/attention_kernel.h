@@ -1,6 +1,9 @@
 // One piece of attention work, for one instruction set: see attention_block.h.
 #pragma once
 
+#include <algorithm>
+#include <utility>
+
 #include "radixrt/attention_block.h"
 
 namespace radixrt {
@@ -10,6 +13,9 @@ namespace {
 // the products of few rows without packing, to the same bits.
 template <class Element, bool Pairs, class Unpacked>
 struct Worker {
+    // Rows that a product takes together; each strip goes only as far as its rows see.
+    static constexpr int kStripRows = Simd::kManyRows;
+
     const WorkArgs &args;
     const AttentionArgs &attention;
     const AttentionShape &shape;
@@ -147,52 +153,66 @@ struct Worker {
             while (end > begin && positions[end - 1] - shape.window + 1 >= block + count) --end;
     }
 
+    static int lanes_of(int keys) { return (keys + kSumLanes - 1) / kSumLanes * kSumLanes; }
+
+    // The keys of a block that a row sees: [first, second).
+    std::pair<int, int> seen(int row, std::int64_t block, int count) const {
+        const std::int64_t end = positions[row] + 1 - block, begin = shape.window > 0 ? end - shape.window : 0;
+        return {static_cast<int>(begin > 0 ? begin : 0), static_cast<int>(end < count ? end : count)};
+    }
+
+    // End of the keys of a block that some of the rows see.
+    int last_seen(int begin, int end, std::int64_t block, int count) const {
+        int last = 0;
+        for (int row = begin; row < end; ++row) last = std::max(last, seen(row, block, count).second);
+        return last;
+    }
+
     void run_block(const std::int32_t *slots, std::int64_t block, int count, int head) {
         int begin, end;
         seeing(block, count, begin, end);
         if (begin >= end) return;
         if constexpr (sizeof(Element) == 1) gather_scales(slots, count, head);
-        const int width = (count + kSumLanes - 1) / kSumLanes * kSumLanes;
         const std::int64_t offset = std::int64_t{head - work.head_begin} * rows;
-        const bool scaled = sizeof(Element) == 1;
-        score(end - begin, queries + (offset + begin) * query_stride, count, width, scores + begin * kBlockKeys);
-        for (int row = begin; row < end; ++row) {
-            float *at = scores + row * kBlockKeys;
-            int seen_end = count, seen_begin = 0;
-            if (positions[row] + 1 - block < count) seen_end = static_cast<int>(positions[row] + 1 - block);
-            if (shape.window > 0 && positions[row] - shape.window + 1 > block)
-                seen_begin = static_cast<int>(positions[row] - shape.window + 1 - block);
-            if (seen_begin >= seen_end) {
-                std::memset(at, 0, sizeof(float) * kBlockKeys);
-                continue;
-            }
-            softmax(at, width, seen_begin, seen_end, scaled ? key_scales : nullptr, scaled ? value_scales : nullptr, states[offset + row],
-                    sums + (offset + row) * padded, padded);
-            if constexpr (Pairs) round_words(at, width / 2, at);
-        }
-        weigh(end - begin, scores + begin * kBlockKeys, count, sums + (offset + begin) * padded);
-    }
-
-    void score(int count_rows, const float *from, int count, int width, float *to) {
+        const float *from = queries + (offset + begin) * query_stride;
+        float *weights = scores, *to = sums + (offset + begin) * padded;
+        RowState *at = states + offset + begin;
         if constexpr (!std::is_void_v<Unpacked>) {
-            if (Unpacked::serves(count_rows, shape.head_dim)) {
+            if (Unpacked::serves(end - begin, shape.head_dim)) {
                 // Scores of keys beyond the count are left out of the softmax, whatever they are.
-                return Unpacked::score(count_rows, from, query_stride, here.keys, ahead.keys, width, shape.head_dim, to);
+                Unpacked::score(end - begin, from, query_stride, here.keys, ahead.keys, lanes_of(count), shape.head_dim, weights);
+                softmax_rows(begin, end, block, count, weights, at, to);
+                return Unpacked::weigh(end - begin, weights, here.values, ahead.values, count, shape.head_dim, to, padded);
             }
         }
         prefetch(ahead.keys);
         pack_keys<Element, Pairs>(here.keys, count, shape.head_dim, keys);
-        product_any<Pairs>(count_rows, from, query_stride, keys, kBlockKeys, to, kBlockKeys, words, width / kLanes, false);
-    }
-
-    void weigh(int count_rows, const float *weights, int count, float *to) {
-        if constexpr (!std::is_void_v<Unpacked>) {
-            if (Unpacked::serves(count_rows, shape.head_dim))
-                return Unpacked::weigh(count_rows, weights, here.values, ahead.values, count, shape.head_dim, to, padded);
+        for (int row = begin; row < end; row += kStripRows) {
+            const int after = std::min(row + kStripRows, end), i = row - begin;
+            product_strip<Pairs>(after - row, from + i * query_stride, query_stride, keys, kBlockKeys, weights + i * kBlockKeys, kBlockKeys,
+                                 words, lanes_of(last_seen(row, after, block, count)) / kLanes, false);
         }
+        softmax_rows(begin, end, block, count, weights, at, to);
         prefetch(ahead.values);
         pack_values<Element, Pairs>(here.values, count, shape.head_dim, padded, values);
-        product_any<Pairs>(count_rows, weights, kBlockKeys, values, padded, to, padded, Pairs ? (count + 1) / 2 : count, padded / kLanes, true);
+        for (int row = begin; row < end; row += kStripRows) {
+            const int after = std::min(row + kStripRows, end), i = row - begin, last = last_seen(row, after, block, count);
+            product_strip<Pairs>(after - row, weights + i * kBlockKeys, kBlockKeys, values, padded, to + i * padded, padded,
+                                 Pairs ? (last + 1) / 2 : last, padded / kLanes, true);
+        }
+    }
+
+    // Turn the scores of some rows into weights, 0 for keys that a row does not see.
+    void softmax_rows(int begin, int end, std::int64_t block, int count, float *at, RowState *state, float *to) {
+        constexpr bool scaled = sizeof(Element) == 1;
+        for (int row = begin; row < end; ++row, at += kBlockKeys, ++state, to += padded) {
+            const auto [seen_begin, seen_end] = seen(row, block, count);
+            int width = seen_begin < seen_end ? lanes_of(seen_end) : 0;
+            if (width > 0)
+                softmax(at, width, seen_begin, seen_end, scaled ? key_scales : nullptr, scaled ? value_scales : nullptr, *state, to, padded);
+            for (; width < kBlockKeys; width += kLanes) Simd::store(at + width, Simd::zero());
+            if constexpr (Pairs) round_words(at, kBlockKeys / 2, at);
+        }
     }
 
     // Find the rows of K and V in the slots of a block; those beyond the count are the first.

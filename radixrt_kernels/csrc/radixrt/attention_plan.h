@@ -15,7 +15,7 @@ namespace radixrt {
 constexpr int kBlockKeys = 64;
 constexpr int kChunkKeys = 256;
 // Most query rows (token and head) that a piece of work computes together.
-constexpr int kTileRows = 96;
+constexpr int kTileRows = 192;
 
 // Consecutive tokens of one row of the step.
 struct Member {
