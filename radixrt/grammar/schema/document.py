@@ -29,6 +29,7 @@ META = {
 }
 ONE = ("additionalItems", "additionalProperties", "contains", "else", "if", "items", "not", "propertyNames", "then")
 ONE_LATE = ("contentSchema", "unevaluatedItems", "unevaluatedProperties")
+_EVER_ONE = frozenset(ONE + ONE_LATE)
 LISTS = ("allOf", "anyOf", "oneOf", "items", "prefixItems")
 MAPS = ("$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties")
 Schema = dict[str, Any] | bool
@@ -145,11 +146,10 @@ class Document:
                     self._resources.setdefault(url, site)
                 elif self.draft <= 7:
                     self._anchors.setdefault((url, fragment), site)
-            url = urldefrag(site.base)[0]
             for keyword in ("$anchor", "$dynamicAnchor"):
                 name = value.get(keyword)
                 if isinstance(name, str) and self.draft > 7:
-                    self._anchors.setdefault((url, name), site)
+                    self._anchors.setdefault((urldefrag(site.base)[0], name), site)
                     if keyword == "$dynamicAnchor":
                         self.dynamic.setdefault(name, []).append(site)
             if value.get("$recursiveAnchor") is True:
@@ -164,7 +164,7 @@ class Document:
                 yield from (self.child(site, keyword, name) for name, item in below.items() if isinstance(item, dict | bool))
             elif keyword in LISTS and isinstance(below, list):
                 yield from (self.child(site, keyword, i) for i, item in enumerate(below) if isinstance(item, dict | bool))
-            elif keyword in (*ONE, *ONE_LATE) and isinstance(below, dict | bool):
+            elif keyword in _EVER_ONE and isinstance(below, dict | bool):
                 yield self.child(site, keyword)
 
 

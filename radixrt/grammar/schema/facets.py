@@ -10,10 +10,16 @@ from radixrt.grammar.schema.document import Site
 from radixrt.grammar.schema.formats import FORMATS
 from radixrt.grammar.schema.patterns import other_than
 from radixrt.grammar.schema.problems import refused
-from radixrt.grammar.schema.shapes import ALL_TYPES, ANY, Items, Members, Shape, State, meet, of_type, other_types
+from radixrt.grammar.schema.shapes import ALL_TYPES, ANY, NOTHING_SAID, Items, Members, Shape, State, meet, of_type, other_types
 from radixrt.grammar.schema.values import canonical, exact, key_of, type_of
 
 MAX_COUNT = 10_000
+PLAIN = frozenset((
+    "minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum", "multipleOf", "minLength", "maxLength", "pattern", "format",
+    "items", "prefixItems", "additionalItems", "minItems", "maxItems", "uniqueItems", "properties", "patternProperties",
+    "additionalProperties", "required", "minProperties", "maxProperties", "propertyNames",
+))  # fmt: skip
+"""The keywords that ``plain_facets`` reads."""
 Obliged = Callable[..., State]  # from the path below a schema to the state of what is there
 
 
@@ -58,6 +64,8 @@ def plain_facets(site: Site, obliged: Obliged) -> Shape:
     """The shape of all the plain keywords but type and the values; ``obliged(keyword, ...)`` is the state of a subschema."""
     schema = site.value
     assert isinstance(schema, dict)
+    if PLAIN.isdisjoint(schema):  # as in most schemas of one string or number
+        return NOTHING_SAID
     low, high = bounds(site)
     return Shape(
         low=low,
