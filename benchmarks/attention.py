@@ -57,7 +57,7 @@ def measure_machine(rounds: int) -> dict[str, float]:
     return {"read_gb_s": numbers.nbytes / read / 1e9, "float32_gflop_s": 2 * 1024**3 / product / 1e9}
 
 
-def ragged(starts: Sequence[int], counts: Sequence[int], shared: int) -> tuple[Batch, int]:
+def ragged(starts: Sequence[int], counts: Sequence[int], shared: int) -> tuple[Batch[torch.Tensor], int]:
     """A step whose rows' slots lie behind each other after the shared ones; and how many slots it reads."""
     ends = np.add(starts, counts)
     pages = np.zeros((len(starts), ends.max()), dtype=np.int32)

@@ -104,7 +104,7 @@ def attention(watch: Watch) -> Iterator[Measured]:
         for batch, start, count in ((1, 1024, 1), (16, 1024, 1), (1, 0, 512), (1, 4096, 512)):
             table = slots[: batch * (start + count)].reshape(batch, start + count).to(torch.int32)
             plan = ops.attention_plan(
-                table, np.full(batch, start), np.full(batch, count), HEADS, KV_HEADS, HEAD_DIM, NUM_SLOTS, 0, 0
+                table.numpy(), np.full(batch, start), np.full(batch, count), HEADS, KV_HEADS, HEAD_DIM, NUM_SLOTS, 0, 0
             )
             q = torch.randn(batch * count, HEADS, HEAD_DIM)
             out = torch.empty_like(q)

@@ -1,4 +1,7 @@
-"""What one step computes and samples, as plain tensors: no requests, no scheduler state.
+"""What one step computes and samples, as plain arrays: no requests, no scheduler state.
+
+A step is made of numpy arrays on the host, which compiled kernels read as they are; ``batch_on`` and ``sampling_on`` make tensors
+of them where torch computes.
 
 ``Batch`` is known when the step is decided; ``SamplingBatch`` when the tokens of the step before have been committed.
 T tokens of B rows are flattened; S positions are sampled, P prompt positions are scored.
@@ -6,11 +9,23 @@ T tokens of B rows are flattened; S positions are sampled, P prompt positions ar
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import numpy as np
+import torch
 from torch import Tensor
+
+# What the arrays of a step are: numpy.ndarray or torch.Tensor.
+A = TypeVar("A")
+B = TypeVar("B")
+
+
+def tensor_on(device: torch.device, array: np.ndarray) -> Tensor:
+    """Return an array as a tensor of a device; on a CPU they share memory."""
+    tensor = torch.from_numpy(array)
+    return tensor if device.type == "cpu" else tensor.to(device, non_blocking=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +43,7 @@ class PromptScores:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(Generic[A]):
     """A ragged step.
 
     input_ids [T] int64: known tokens, 0 where the token is still on the device.
@@ -44,28 +59,42 @@ class Batch:
     masked: whether some sampled position will be masked, so that not all of its logits are needed.
     """
 
-    input_ids: Tensor
-    positions: Tensor
-    slots: Tensor
-    page_table: Tensor
+    input_ids: A
+    positions: A
+    slots: A
+    page_table: A
     starts: np.ndarray
     counts: np.ndarray
-    device_index: Tensor
-    device_rows: Tensor
-    sample_index: Tensor
-    last_index: Tensor
-    last_rows: Tensor
+    device_index: A
+    device_rows: A
+    sample_index: A
+    last_index: A
+    last_rows: A
     prompt_scores: PromptScores | None = None
     hidden_index: Tensor | None = None
     masked: bool = False
 
     @property
     def num_tokens(self) -> int:
-        return int(self.input_ids.shape[0])
+        return int(self.counts.sum())
 
     @property
     def num_rows(self) -> int:
         return len(self.counts)
+
+
+def batch_on(device: torch.device, batch: Batch[np.ndarray]) -> Batch[Tensor]:
+    """Return a batch as tensors of a device."""
+
+    def on(array: np.ndarray) -> Tensor:
+        return tensor_on(device, array)
+
+    return Batch(
+        starts=batch.starts, counts=batch.counts, prompt_scores=batch.prompt_scores, hidden_index=batch.hidden_index, masked=batch.masked,
+        input_ids=on(batch.input_ids), positions=on(batch.positions), slots=on(batch.slots), page_table=on(batch.page_table),
+        device_index=on(batch.device_index), device_rows=on(batch.device_rows), sample_index=on(batch.sample_index),
+        last_index=on(batch.last_index), last_rows=on(batch.last_rows),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +134,7 @@ class ChainGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class SamplingBatch:
+class SamplingBatch(Generic[A]):
     """How to sample S positions; every field is per position.
 
     temperature, top_p, min_p [S] float32; top_k [S] int64 (vocabulary size when off); uniform [S] float64 in [0, 1):
@@ -117,20 +146,40 @@ class SamplingBatch:
     """
 
     all_greedy: bool
-    greedy: Tensor
-    temperature: Tensor
-    top_k: Tensor
-    top_p: Tensor
-    min_p: Tensor
-    uniform: Tensor
+    greedy: A
+    temperature: A
+    top_k: A
+    top_p: A
+    min_p: A
+    uniform: A
     penalties: LogitEdits | None = None
     repetition: LogitEdits | None = None
     bias: LogitEdits | None = None
-    mask: Tensor | None = None
+    mask: A | None = None
     chain: Sequence[ChainGroup] = ()
     logprob_rows: Tensor | None = None
     logprob_top: int = 0
     logprob_given: Tensor | None = None
+
+
+def sampling_on(device: torch.device, sampling: SamplingBatch[np.ndarray]) -> SamplingBatch[Tensor]:
+    """Return how to sample as tensors of a device."""
+    return _with_arrays(sampling, lambda array: tensor_on(device, array))
+
+
+def sampling_on_host(sampling: SamplingBatch[Tensor]) -> SamplingBatch[np.ndarray]:
+    """Return how to sample, tensors of a CPU, as arrays."""
+    return _with_arrays(sampling, Tensor.numpy)
+
+
+def _with_arrays(sampling: SamplingBatch[A], turned: Callable[[A], B]) -> SamplingBatch[B]:
+    return SamplingBatch(
+        all_greedy=sampling.all_greedy, greedy=turned(sampling.greedy), temperature=turned(sampling.temperature),
+        top_k=turned(sampling.top_k), top_p=turned(sampling.top_p), min_p=turned(sampling.min_p), uniform=turned(sampling.uniform),
+        penalties=sampling.penalties, repetition=sampling.repetition, bias=sampling.bias,
+        mask=None if sampling.mask is None else turned(sampling.mask), chain=sampling.chain, logprob_rows=sampling.logprob_rows,
+        logprob_top=sampling.logprob_top, logprob_given=sampling.logprob_given,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

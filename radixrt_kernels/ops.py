@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 NATIVE = os.environ.get("RADIXRT_NO_NATIVE", "0") in ("", "0") and importlib.util.find_spec("radixrt_kernels._native") is not None
 
 if TYPE_CHECKING or NATIVE:
+    from radixrt_kernels import _native
     from radixrt_kernels._native import ByteAutomaton, TokenTrie, common_prefix_length
 else:
     from radixrt_kernels.reference import ByteAutomaton, TokenTrie, common_prefix_length
@@ -56,8 +57,6 @@ def native_radix_tree(policy: str, **options: int) -> RadixTree:
 
     Its definition is ``radixrt.cache.radix_tree``.
     """
-    from radixrt_kernels import _native
-
     return _native.RadixTree(policy, **options)
 
 
@@ -66,8 +65,6 @@ def packed_matrix(kind: str, rows: int, cols: int) -> PackedMatrix:
 
     Raises ValueError for another format, or for rows that are not whole blocks of 32 of a quantised one.
     """
-    from radixrt_kernels import _native
-
     return _native.PackedMatrix(kind, rows, cols)
 
 
@@ -78,8 +75,6 @@ def decoder(
 
     Its definition is ``radixrt.models.llama``.  Raises ValueError when sizes do not fit each other.
     """
-    from radixrt_kernels import _native
-
     return _native.Decoder(shape, layers, final_norm, embedding, head)
 
 
@@ -87,8 +82,6 @@ def kernel_facts() -> dict[str, Any]:
     """Return what the kernels run on: the instruction set in use, the widest there is, threads, and paths that are not used."""
     if not NATIVE:
         return {"native": False}
-    from radixrt_kernels import _native
-
     return {
         "native": True,
         "isa": _native.cpu_isa(),
@@ -101,8 +94,6 @@ def kernel_facts() -> dict[str, Any]:
 def kv_storage(k: Sequence[Tensor], v: Sequence[Tensor], k_scale: Sequence[Tensor], v_scale: Sequence[Tensor]) -> Storage:
     """Return what writes into these tensors, see ``reference_attention.KVStorage``; compiled for those of a CPU."""
     if NATIVE and k[0].device.type == "cpu":
-        from radixrt_kernels import _native
-
         return _native.KVStorage(list(k), list(v), list(k_scale), list(v_scale))
     from radixrt_kernels import reference_attention
 
@@ -116,7 +107,7 @@ def packed_heads(x: Tensor) -> Tensor:
 
 
 def attention_plan(
-    page_table: Tensor,
+    page_table: np.ndarray,
     starts: np.ndarray,
     counts: np.ndarray,
     num_heads: int,
@@ -131,9 +122,7 @@ def attention_plan(
     page_table [B, L] int32, starts and counts [B] int64, as in ``reference_attention.paged_attention``; window 0 is none.
     Raises ValueError for rows that the page table does not hold and slots outside [0, num_slots).
     """
-    from radixrt_kernels import _native
-
-    return _native.AttentionPlan(page_table.numpy(), starts, counts, num_heads, num_kv_heads, head_dim, num_slots, window, num_threads)
+    return _native.AttentionPlan(page_table, starts, counts, num_heads, num_kv_heads, head_dim, num_slots, window, num_threads)
 
 
 def paged_attention(plan: AttentionPlan, storage: KVStorage, layer: int, q: Tensor, out: Tensor, scale: float, **options: Any) -> None:
@@ -141,39 +130,29 @@ def paged_attention(plan: AttentionPlan, storage: KVStorage, layer: int, q: Tens
 
     Its definition is ``reference_attention.paged_attention``.  Raises ValueError for shapes that do not fit the plan.
     """
-    from radixrt_kernels import _native
-
     _native.paged_attention(plan, storage, layer, q, out, scale, **options)
 
 
 def sample(
-    logits: Tensor,
-    greedy: Tensor,
-    temperature: Tensor,
-    top_k: Tensor,
-    top_p: Tensor,
-    min_p: Tensor,
-    uniform: Tensor,
+    logits: np.ndarray,
+    greedy: np.ndarray,
+    temperature: np.ndarray,
+    top_k: np.ndarray,
+    top_p: np.ndarray,
+    min_p: np.ndarray,
+    uniform: np.ndarray,
     penalties: Edits,
     repetition: Edits,
     bias: Edits,
-    mask: Tensor | None,
-) -> Tensor:
-    """Choose a token for each row of logits [S, V] float32, which are edited; only where ``NATIVE``.
+    mask: np.ndarray | None,
+    tokens: np.ndarray,
+) -> None:
+    """Choose a token for each row of logits [S, V] float32, which are edited, into tokens [S] int64; only where ``NATIVE``.
 
     The parameters are the fields of ``radixrt.batch.SamplingBatch``, edits as (rows, tokens, values).  Its definition is
-    ``radixrt.runner.sampler``.  Returns [S] int64, -1 where nothing finite is left.  Raises ValueError for shapes that do not fit.
+    ``radixrt.runner.sampler``.  A token is -1 where nothing finite is left.  Raises ValueError for shapes that do not fit.
     """
-    import torch
-
-    from radixrt_kernels import _native
-
-    tokens = torch.empty(logits.shape[0], dtype=torch.int64)
-    _native.sample(
-        logits.numpy(), greedy.numpy(), temperature.numpy(), top_k.numpy(), top_p.numpy(), min_p.numpy(), uniform.numpy(),
-        penalties, repetition, bias, mask, tokens.numpy(),
-    )  # fmt: skip
-    return tokens
+    _native.sample(logits, greedy, temperature, top_k, top_p, min_p, uniform, penalties, repetition, bias, mask, tokens)
 
 
 def logprobs_of(logits: Tensor, chosen: Tensor, top: int, given: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
@@ -183,8 +162,6 @@ def logprobs_of(logits: Tensor, chosen: Tensor, top: int, given: Tensor | None) 
     ids beyond the vocabulary.
     """
     import torch
-
-    from radixrt_kernels import _native
 
     logits, rows = logits.contiguous(), logits.shape[0]
     picked, values, ids = torch.empty(rows), torch.empty(rows, top), torch.empty(rows, top, dtype=torch.int64)

@@ -17,7 +17,7 @@ from radixrt.models import Model
 NONE = torch.empty(0, dtype=torch.int64)
 
 
-def ragged_batch(ids: Sequence[Sequence[int]], starts: Sequence[int], tables: Sequence[Tensor]) -> Batch:
+def ragged_batch(ids: Sequence[Sequence[int]], starts: Sequence[int], tables: Sequence[Tensor]) -> Batch[Tensor]:
     """Row b computes ``ids[b]`` from position ``starts[b]``; ``tables[b]`` are the slots of its positions."""
     counts = [len(row) for row in ids]
     ends = [start + count for start, count in zip(starts, counts, strict=True)]

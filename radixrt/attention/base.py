@@ -18,7 +18,7 @@ from radixrt.cache.kv_pool import KVPool
 class AttentionBackend(Protocol):
     """Computes ragged causal attention over slots."""
 
-    def plan(self, batch: Batch) -> Any:
+    def plan(self, batch: Batch[Tensor]) -> Any:
         """Prepare what every layer of this step needs; the result is passed back to ``forward``."""
 
     def forward(
@@ -35,13 +35,13 @@ class AttentionBackend(Protocol):
 class ForwardContext:
     """What one forward pass works on."""
 
-    batch: Batch
+    batch: Batch[Tensor]
     pool: KVPool
     backend: AttentionBackend
     plan: Any
 
     @classmethod
-    def of(cls, batch: Batch, pool: KVPool, backend: AttentionBackend) -> ForwardContext:
+    def of(cls, batch: Batch[Tensor], pool: KVPool, backend: AttentionBackend) -> ForwardContext:
         return cls(batch, pool, backend, backend.plan(batch))
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, *, scale: float, sliding_window: int | None = None) -> Tensor:

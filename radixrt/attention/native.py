@@ -23,12 +23,9 @@ if TYPE_CHECKING:
 class NativePlan:
     """The rows of a step, and how its work is cut for each shape and window that its layers have."""
 
-    def __init__(self, batch: Batch) -> None:
-        self._rows = (
-            batch.page_table.to(torch.int32).contiguous(),
-            np.ascontiguousarray(batch.starts, dtype=np.int64),
-            np.ascontiguousarray(batch.counts, dtype=np.int64),
-        )
+    def __init__(self, page_table: np.ndarray, starts: np.ndarray, counts: np.ndarray) -> None:
+        """The arrays are those of ``Batch``, and stay as they are."""
+        self._rows = (page_table, starts, counts)
         self._plans: dict[tuple[int, ...], AttentionPlan] = {}
 
     def of(self, num_heads: int, num_kv_heads: int, head_dim: int, num_slots: int, window: int | None) -> AttentionPlan:
@@ -45,8 +42,9 @@ class NativeAttention:
         if not ops.NATIVE:
             raise ConfigError("--attention-backend native: the compiled kernels were not built, or RADIXRT_NO_NATIVE is set")
 
-    def plan(self, batch: Batch) -> NativePlan:
-        return NativePlan(batch)
+    def plan(self, batch: Batch[Tensor]) -> NativePlan:
+        pages = batch.page_table.to(torch.int32).contiguous().numpy()
+        return NativePlan(pages, np.ascontiguousarray(batch.starts, np.int64), np.ascontiguousarray(batch.counts, np.int64))
 
     def forward(
         self, plan: NativePlan, pool: KVPool, layer: int, q: Tensor, *, scale: float, sliding_window: int | None = None

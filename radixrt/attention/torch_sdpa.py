@@ -58,7 +58,7 @@ class Pieces:
 class SdpaPlan:
     """The pieces of a step, made once for each sliding window (and mask type) that its layers use."""
 
-    def __init__(self, batch: Batch) -> None:
+    def __init__(self, batch: Batch[Tensor]) -> None:
         self._batch = batch
         self._pieces: dict[tuple[int | None, torch.dtype], Pieces] = {}
 
@@ -78,7 +78,7 @@ class SdpaPlan:
 class TorchSdpa:
     """Attention by torch's scaled_dot_product_attention over gathered K/V."""
 
-    def plan(self, batch: Batch) -> SdpaPlan:
+    def plan(self, batch: Batch[Tensor]) -> SdpaPlan:
         return SdpaPlan(batch)
 
     def forward(
@@ -115,7 +115,7 @@ class TorchSdpa:
         return out
 
 
-def _similar_lengths(batch: Batch, rows: np.ndarray, window: int | None) -> Iterator[np.ndarray]:
+def _similar_lengths(batch: Batch[Tensor], rows: np.ndarray, window: int | None) -> Iterator[np.ndarray]:
     """Split rows into groups, longest first, in which padding stays within MAX_PADDING."""
     lengths = batch.starts[rows] + 1
     if window is not None:
@@ -132,7 +132,7 @@ def _similar_lengths(batch: Batch, rows: np.ndarray, window: int | None) -> Iter
         yield np.sort(rows[order[begin:]])
 
 
-def _decode_group(batch: Batch, rows: np.ndarray, tokens: np.ndarray, window: int | None, dtype: torch.dtype) -> DecodeGroup:
+def _decode_group(batch: Batch[Tensor], rows: np.ndarray, tokens: np.ndarray, window: int | None, dtype: torch.dtype) -> DecodeGroup:
     device = batch.page_table.device
     ends = batch.starts[rows] + 1
     begins = np.zeros_like(ends) if window is None else np.maximum(ends - window, 0)
@@ -151,7 +151,7 @@ def _decode_group(batch: Batch, rows: np.ndarray, tokens: np.ndarray, window: in
     return DecodeGroup(whole, slots.reshape(-1), len(rows), mask[:, None, None])
 
 
-def _extend_row(batch: Batch, row: int, end_token: int, window: int | None, dtype: torch.dtype) -> ExtendRow:
+def _extend_row(batch: Batch[Tensor], row: int, end_token: int, window: int | None, dtype: torch.dtype) -> ExtendRow:
     start, count = int(batch.starts[row]), int(batch.counts[row])
     first = 0 if window is None else max(0, start - window + 1)
     slots = batch.page_table[row, first : start + count]

@@ -66,6 +66,11 @@ class PrefixCache:
         """Slots that an ``extend`` can get, by eviction if need be."""
         return self.slots.num_free + self.tree.stats().evictable
 
+    def available(self, most: int) -> int:
+        """Slots that an ``extend`` can get, up to ``most``."""
+        free = self.slots.num_free
+        return most if free >= most else min(most, self.num_available)
+
     def match_length(self, tokens: Tokens, namespace: Hashable) -> int:
         """Return how many leading tokens are cached, changing nothing."""
         return self.tree.match_length(tokens, namespace=namespace) if self.enabled else 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -60,6 +60,12 @@ class PageTable:
     def give_row(self, row: int) -> None:
         assert row not in self._free, "[give_row] row is free already"
         self._free.append(row)
+
+    def snapshot(self, rows: Sequence[int], length: int) -> np.ndarray:
+        """Return a copy of the first ``length`` places of some rows."""
+        if len(rows) == 1:  # a slice costs a fifth of an index
+            return self.rows[rows[0] : rows[0] + 1, :length].copy()
+        return np.ascontiguousarray(self.rows[rows, :length])
 
     def clear(self) -> None:
         """Take every row back."""

@@ -332,7 +332,8 @@ class AsyncEngine:
     def _on_report(self, report: Report) -> None:
         match report:
             case Outputs(outputs, stats):
-                self._take_stats(stats)
+                if stats is not None:
+                    self._take_stats(stats)
                 self._answers.push(outputs)
             case Ready(protocol, info, stats, config):
                 if protocol != PROTOCOL:

@@ -9,15 +9,16 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from radixrt import attention
 from radixrt.attention.base import AttentionBackend
+from radixrt.attention.native import NativeAttention
 from radixrt.cache.kv_pool import KVPool
 from radixrt.cache.slots import PageTable
 from radixrt.config import CacheConfig, EngineConfig, Hardware, ScheduleConfig, resolve
@@ -36,8 +37,10 @@ from radixrt.grammar.budget import Closing
 from radixrt.grammar.compile.service import CompileService, CompileStats
 from radixrt.models import Model
 from radixrt.models.config import ModelShape
+from radixrt.models.native_llama import NativeLlama
+from radixrt.runner.array_runner import ArrayRunner
 from radixrt.runner.loader import load_model
-from radixrt.runner.runner import ModelRunner
+from radixrt.runner.runner import ModelRunner, Runner
 from radixrt.runner.stream import InlineStream, Stream, ThreadStream
 from radixrt.schedule import waits
 from radixrt.schedule.batching import build_batch, build_sampling, read_results
@@ -55,7 +58,7 @@ DEFAULT_CPU_TOKENS = 65_536
 class BatchRunner:
     """Runs scheduled steps as batches of tensors."""
 
-    def __init__(self, runner: ModelRunner, pages: PageTable, vocab_size: int, device: torch.device, counters: Counters) -> None:
+    def __init__(self, runner: Runner[Any], pages: PageTable, vocab_size: int, device: torch.device, counters: Counters) -> None:
         self.masks = MaskArena(vocab_size, counters)
         self.runner = runner
         self.pages = pages
@@ -95,7 +98,7 @@ class EngineCore:
         info: ModelInfo,
         config: EngineConfig,
         scheduler: Scheduler,
-        runner: ModelRunner,
+        runner: Runner[Any],
         device: torch.device,
         overlap: bool,
         profile: StepProfile | None = None,
@@ -118,7 +121,7 @@ class EngineCore:
         )
         batches = BatchRunner(runner, scheduler.cache.page_table, info.vocab_size, device, scheduler.counters)
         self._profile = profile
-        self._loop = StepLoop(scheduler, batches, overlap=overlap, span=profile.span if profile is not None else nullcontext)
+        self._loop = StepLoop(scheduler, batches, overlap=overlap, span=None if profile is None else profile.span)
 
     @classmethod
     def load(cls, config: EngineConfig, *, progress: Callable[[int, int, str], None] | None = None) -> EngineCore:
@@ -188,7 +191,11 @@ class EngineCore:
         profile = None if schedule.profile_steps is None else StepProfile(Path(schedule.profile_steps))
         if profile is not None:
             stream = ProfiledStream(stream, profile)
-        runner = ModelRunner(model=model, pool=pool, backend=backend, stream=stream, num_rows=num_rows, device=device)
+        runner: Runner[Any]
+        if isinstance(model, NativeLlama) and isinstance(backend, NativeAttention):
+            runner = ArrayRunner(model=model, pool=pool, stream=stream, num_rows=num_rows)
+        else:
+            runner = ModelRunner(model=model, pool=pool, backend=backend, stream=stream, num_rows=num_rows, device=device)
         info = ModelInfo(
             model_path="", architecture=shape.architecture, vocab_size=shape.vocab_size, context_length=shape.context_length,
             capacity_tokens=num_slots, eos_token_ids=tuple(token for token in shape.eos_token_ids if 0 <= token < shape.vocab_size),

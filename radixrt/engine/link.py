@@ -19,7 +19,7 @@ from radixrt.config import EngineConfig
 from radixrt.engine.questions import AnyAnswer, AnyQuestion
 from radixrt.types import EngineStats, GenerateRequest, ModelInfo, TokenOutput
 
-PROTOCOL = 2
+PROTOCOL = 3
 
 # Reports a worker may be ahead of the front before its step loop waits.
 MAX_REPORTS_AHEAD = 1000
@@ -85,8 +85,10 @@ class Failed(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class Outputs(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """What a step brought.  ``stats`` come with some of them only: a hundred steps a second change them by little."""
+
     outputs: list[TokenOutput]
-    stats: EngineStats
+    stats: EngineStats | None
 
 
 class Flushed(msgspec.Struct, frozen=True, tag=True, array_like=True):

@@ -8,6 +8,7 @@ ends that request and nothing else.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from typing import Protocol
 
@@ -34,6 +35,9 @@ from radixrt.errors import ConfigError, RadixrtError
 from radixrt.types import EngineStats, Finish, FinishReason, GenerateRequest, ModelInfo, TokenOutput
 
 logger = logging.getLogger(__name__)
+
+# Seconds for which nobody minds that counts are old, while nothing begins or ends.
+STATS_SECONDS = 0.05
 
 OnProgress = Callable[[int, int, str], None]
 
@@ -101,6 +105,7 @@ class CoreLoop:
         self.busy = False
         self.loaded = False
         self.stopping = False
+        self._stats_due = 0.0
         self._inbox = inbox
         self._prepares = prepares
         self._report = report
@@ -146,6 +151,7 @@ class CoreLoop:
                 self._prepares = False
                 core.prepare()
             while command is not None and not self.stopping:
+                self._stats_due = 0.0
                 try:
                     self._accept(core, command)
                 except Exception:
@@ -156,7 +162,15 @@ class CoreLoop:
                 self.busy = True
                 outputs = core.step()
                 self.steps += 1
-                self._report(Outputs(outputs, core.stats()))
+                self._report(Outputs(outputs, self._due_stats(core, outputs)))
+
+    def _due_stats(self, core: Core, outputs: list[TokenOutput]) -> EngineStats | None:
+        """Count when it is time, when a command came or a request ended since the last count, and before the loop rests."""
+        now = time.monotonic()
+        if now < self._stats_due and core.has_work() and all(output.finish is None for output in outputs):
+            return None
+        self._stats_due = now + STATS_SECONDS
+        return core.stats()
 
     def _accept(self, core: Core, command: Command) -> None:
         match command:

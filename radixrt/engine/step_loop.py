@@ -71,9 +71,10 @@ class Flight:
 class StepLoop:
     """Drives a scheduler and a runner, one step a call; with ``overlap`` one step is in flight between calls."""
 
-    def __init__(self, scheduler: Scheduler, runner: StepRunner, *, overlap: bool, span: Span = nullcontext) -> None:
+    def __init__(self, scheduler: Scheduler, runner: StepRunner, *, overlap: bool, span: Span | None = None) -> None:
         self.overlap = overlap
-        self._span = span
+        nothing = nullcontext()
+        self._span: Span = span or (lambda _: nothing)
         self.steps = self.failed_steps = 0
         self._scheduler = scheduler
         self._runner = runner

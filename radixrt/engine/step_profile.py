@@ -10,13 +10,12 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 from radixrt.errors import ConfigError
-from radixrt.runner.stream import Stream
+from radixrt.runner.stream import Result, Stream
 
 T = TypeVar("T")
 
@@ -80,7 +79,7 @@ class ProfiledStream:
         self._stream = stream
         self._profile = profile
 
-    def submit(self, work: Callable[[], T]) -> Future[T]:
+    def submit(self, work: Callable[[], T]) -> Result[T]:
         def recorded() -> T:
             with self._profile.span(getattr(work, "__name__", "work")):
                 return work()

@@ -31,13 +31,6 @@ class Model(Protocol):
         """Return float32 logits [S, V] of hidden states [S, H]."""
 
 
-class MaskedModel(Model, Protocol):
-    """A model that spares itself logits nobody reads."""
-
-    def masked_logits(self, hidden: Tensor, mask: Tensor) -> Tensor:
-        """Return ``logits`` where bits of packed masks [S, ceil(V / 32)] int32 are set; elsewhere anything."""
-
-
 class LoadableModel(Model, Protocol):
     """A model whose tensors are filled after it is built."""
 

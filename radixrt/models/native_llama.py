@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from radixrt.attention.base import ForwardContext
 from radixrt.attention.native import NativePlan
+from radixrt.cache.kv_pool import KVPool
 from radixrt.models.config import LlamaConfig
 from radixrt.models.layers import Rope
 from radixrt.weights.blocks import BlockTensor
@@ -64,6 +66,8 @@ class NativeLlama:
         self.config = config
         self.shape = config.shape
         self.rope = Rope(config.rope, config.shape.context_length, device=torch.device("cpu"))
+        self._turns = self.rope.table(1).numpy()
+        self._windows = tuple(dict.fromkeys(config.windows))
         self._kind = kind
         self._matrices: dict[str, PackedPlace] = {}
         self._vectors: dict[str, Tensor] = {}
@@ -79,19 +83,14 @@ class NativeLlama:
     def forward(self, input_ids: Tensor, positions: Tensor, context: ForwardContext) -> Tensor:
         """Return hidden states [T, H] of tokens [T] at positions [T], storing their K/V through the context."""
         decoder, config, batch = self.decoder, self.config, context.batch
-        num_heads, num_kv_heads, head_dim = config.num_heads, self.shape.num_kv_heads, self.shape.head_dim
-        table = self.rope.table(int((batch.starts + batch.counts).max()))
-        x = torch.empty(len(input_ids), config.hidden_size)
+        length = int((batch.starts + batch.counts).max())
         if isinstance(context.plan, NativePlan):
-            # All of it in one call: between layers there is nothing for Python to do.  Arrays cross into C++ for a twentieth of
-            # what tensors take.
-            num_slots = context.pool.num_slots
-            plans = [context.plan.of(num_heads, num_kv_heads, head_dim, num_slots, window) for window in config.windows]
-            storage: Any = context.pool.storage
-            decoder.forward(
-                input_ids.numpy(), positions.numpy(), table.numpy(), storage, batch.slots.numpy(), plans, x.numpy()
+            return torch.from_numpy(
+                self.forward_arrays(input_ids.numpy(), positions.numpy(), batch.slots.numpy(), length, context.plan, context.pool)
             )
-            return x
+        num_heads, num_kv_heads, head_dim = config.num_heads, self.shape.num_kv_heads, self.shape.head_dim
+        table = self.rope.table(length)
+        x = torch.empty(len(input_ids), config.hidden_size)
         qkv = torch.empty(len(input_ids), num_heads + 2 * num_kv_heads, head_dim)
         q, k, v = torch.split(qkv, [num_heads, num_kv_heads, num_kv_heads], dim=1)
         decoder.embed(input_ids, x)
@@ -104,14 +103,35 @@ class NativeLlama:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Return float32 logits [S, V] of hidden states [S, H]."""
-        out = torch.empty(len(hidden), self.shape.vocab_size)
-        self.decoder.logits(hidden.numpy(), out.numpy())
+        return torch.from_numpy(self.logits_arrays(hidden.numpy()))
+
+    def forward_arrays(
+        self, input_ids: np.ndarray, positions: np.ndarray, slots: np.ndarray, length: int, plan: NativePlan, pool: KVPool
+    ) -> np.ndarray:
+        """Do what ``forward`` does on arrays of the host, which cross into C++ for a twentieth of what tensors take.
+
+        No position is ``length`` or more.
+        """
+        if length > len(self._turns):
+            self._turns = self.rope.table(length).numpy()
+        shape = (self.config.num_heads, self.shape.num_kv_heads, self.shape.head_dim, pool.num_slots)
+        plans = {window: plan.of(*shape, window) for window in self._windows}
+        x = np.empty((len(input_ids), self.config.hidden_size), np.float32)
+        storage: Any = pool.storage
+        # All of it in one call: between layers there is nothing for Python to do.
+        self.decoder.forward(input_ids, positions, self._turns, storage, slots, [plans[window] for window in self.config.windows], x)
+        return x
+
+    def logits_arrays(self, hidden: np.ndarray) -> np.ndarray:
+        """Do what ``logits`` does on arrays of the host."""
+        out = np.empty((len(hidden), self.shape.vocab_size), np.float32)
+        self.decoder.logits(hidden, out)
         return out
 
-    def masked_logits(self, hidden: Tensor, mask: Tensor) -> Tensor:
-        """Return ``logits`` where bits of packed masks [S, ceil(V / 32)] int32 are set; elsewhere anything."""
-        out = torch.empty(len(hidden), self.shape.vocab_size)
-        self.decoder.logits_where(hidden.numpy(), mask.numpy(), out.numpy())
+    def masked_logits_arrays(self, hidden: np.ndarray, mask: np.ndarray) -> np.ndarray:
+        """Return logits where bits of packed masks [S, ceil(V / 32)] int32 are set; elsewhere anything."""
+        out = np.empty((len(hidden), self.shape.vocab_size), np.float32)
+        self.decoder.logits_where(hidden, mask, out)
         return out
 
     def places(self) -> Mapping[str, Place]:

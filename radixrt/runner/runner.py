@@ -1,126 +1,153 @@
-"""One step on the device: forward, then sample.  Owns the model, the K/V tensors and the last token of each row.
+"""One step on the device: forward, then sample.  Holds the model, the K/V tensors and the last token of each row.
 
 ``forward`` and ``sample`` only queue work on the stream; nothing here waits for the device but ``Pending.result``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TypeVar, cast
+from typing import Generic
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from radixrt.attention.base import AttentionBackend, ForwardContext
-from radixrt.batch import Batch, Logprobs, PromptScores, Samples, SamplingBatch
+from radixrt.batch import A, Batch, Logprobs, Samples, SamplingBatch, batch_on, sampling_on, tensor_on
 from radixrt.cache.kv_pool import KVPool
-from radixrt.models import MaskedModel, Model
+from radixrt.models import Model
 from radixrt.runner import chain, sampler
-from radixrt.runner.stream import Stream
+from radixrt.runner.stream import Result, Stream
 
 # Prompt positions scored at a time: bounds the logits held at once.
 SCORE_ROWS = 128
 
-T = TypeVar("T")
 Scores = tuple[Tensor, Tensor, Tensor, Tensor | None]
-Sampled = tuple[Tensor, Scores | None, Scores | None, Tensor | None, Tensor | None]
+# Tokens, logprobs, prompt scores, mu and hidden states: see ``Samples``.
+Sampled = tuple[A, Scores | None, Scores | None, Tensor | None, Tensor | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Logits:
-    """Device tensors a forward pass leaves: logits [S, V] float32 of the sampled positions, or their hidden states [S, H] where the
-    logits wait for masks; prompt scores; hidden states [E, H]."""
+class Logits(Generic[A]):
+    """What a forward pass leaves: logits [S, V] float32 of the sampled positions, or the hidden states [S, H] that they are made of
+    when ``sample`` has their masks; prompt scores; hidden states [E, H]."""
 
-    logits: Tensor | None
-    sampled: Tensor
+    logits: A
     prompt_scores: Scores | None
     hidden: Tensor | None
 
 
-class Pending:
+class Pending(Generic[A]):
     """The samples of a step that may still be computing."""
 
-    def __init__(self, future: Future[Sampled]) -> None:
+    def __init__(self, future: Result[Sampled[A]]) -> None:
         self._future = future
 
     def result(self) -> Samples:
         """Wait for the step and copy its samples to the host; raises what the step raised."""
         tokens, logprobs, prompt_scores, *others = self._future.result()
         mu, hidden = (None if other is None else other.cpu().numpy() for other in others)
-        return Samples(tokens.cpu().numpy(), _to_host(logprobs), _to_host(prompt_scores), mu, hidden)
+        return Samples(_array(tokens), _to_host(logprobs), _to_host(prompt_scores), mu, hidden)
 
 
-class ModelRunner:
-    def __init__(
-        self, *, model: Model, pool: KVPool, backend: AttentionBackend, stream: Stream, num_rows: int, device: torch.device
-    ) -> None:
-        self._model = model
-        self._pool = pool
-        self._backend = backend
+class Runner(Generic[A]):
+    """Queues the two halves of a step, which subclasses compute with tensors or with arrays."""
+
+    def __init__(self, stream: Stream) -> None:
         self._stream = stream
-        self._last_tokens = torch.zeros(num_rows, dtype=torch.int64, device=device)
 
-    def forward(self, batch: Batch) -> Future[Logits]:
+    def forward(self, batch: Batch[np.ndarray]) -> Result[Logits[A]]:
         """Queue the forward pass of a step."""
-        return self._submit("compute forward", lambda: self._forward(batch))
 
-    def sample(self, batch: Batch, logits: Future[Logits], sampling: SamplingBatch) -> Pending:
+        def forward() -> Logits[A]:
+            return self._forward(batch)
+
+        forward.__name__ = "compute forward"  # what a profile calls it
+        return self._stream.submit(forward)
+
+    def sample(self, batch: Batch[np.ndarray], logits: Result[Logits[A]], sampling: SamplingBatch[np.ndarray]) -> Pending[A]:
         """Queue the sampling of a step whose forward pass was queued before."""
-        return Pending(self._submit("compute sample", lambda: self._sample(batch, logits.result(), sampling)))
+
+        def sample() -> Sampled[A]:
+            return self._sample(batch, logits.result(), sampling)
+
+        sample.__name__ = "compute sample"
+        return Pending(self._stream.submit(sample))
 
     def close(self) -> None:
         self._stream.close()
 
-    def _submit(self, name: str, work: Callable[[], T]) -> Future[T]:
-        def run() -> T:
-            with torch.inference_mode():
-                return work()
+    def _forward(self, batch: Batch[np.ndarray]) -> Logits[A]:
+        raise NotImplementedError
 
-        run.__name__ = name  # what a profile calls it
-        return self._stream.submit(run)
+    def _sample(self, batch: Batch[np.ndarray], found: Logits[A], sampling: SamplingBatch[np.ndarray]) -> Sampled[A]:
+        raise NotImplementedError
 
-    def _forward(self, batch: Batch) -> Logits:
-        ids = batch.input_ids
-        if len(batch.device_index):
-            ids.index_copy_(0, batch.device_index, self._last_tokens.index_select(0, batch.device_rows))
-        hidden = self._model.forward(ids, batch.positions, ForwardContext.of(batch, self._pool, self._backend))
-        sampled = hidden.index_select(0, batch.sample_index)
-        logits = None if batch.masked and hasattr(self._model, "masked_logits") else self._model.logits(sampled)
-        scores = None if batch.prompt_scores is None else self._score(hidden, batch.prompt_scores)
-        # In float64, so that their sum does not depend on how the prompt was cut.
-        return Logits(logits, sampled, scores, None if batch.hidden_index is None else hidden[batch.hidden_index].double())
 
-    def _masked_logits(self, sampled: Tensor, sampling: SamplingBatch) -> Tensor:
-        """Logits as far as masks allow them: where a grammar forces text, a hundredth of the head's work."""
-        mask = sampling.mask
-        if mask is None:
-            return self._model.logits(sampled)
-        if sampling.logprob_rows is not None:  # what is reported is of all tokens
-            mask = mask.index_fill(0, sampling.logprob_rows, -1)
-        return cast(MaskedModel, self._model).masked_logits(sampled, mask)
+class ModelRunner(Runner[Tensor]):
+    """Computes with torch, on any device."""
 
-    def _score(self, hidden: Tensor, scores: PromptScores) -> Scores:
-        parts = []
-        for start in range(0, len(scores.index), SCORE_ROWS):
-            part = slice(start, start + SCORE_ROWS)
-            given = None if scores.given is None else scores.given[part]
-            parts.append(sampler.logprobs_of(self._model.logits(hidden[scores.index[part]]), scores.targets[part], scores.top, given))
-        chosen, values, ids, given_parts = zip(*parts, strict=True)
-        return torch.cat(chosen), torch.cat(values), torch.cat(ids), torch.cat(given_parts) if scores.given is not None else None
+    def __init__(
+        self, *, model: Model, pool: KVPool, backend: AttentionBackend, stream: Stream, num_rows: int, device: torch.device
+    ) -> None:
+        super().__init__(stream)
+        self._model = model
+        self._pool = pool
+        self._backend = backend
+        self._device = device
+        self._last_tokens = torch.zeros(num_rows, dtype=torch.int64, device=device)
 
-    def _sample(self, batch: Batch, found: Logits, sampling: SamplingBatch) -> Sampled:
-        logits = self._masked_logits(found.sampled, sampling) if found.logits is None else found.logits
-        reported = None if sampling.logprob_rows is None else logits[sampling.logprob_rows]  # a copy: sampling edits in place
-        tokens = sampler.sample(logits, sampling)
-        mu = chain.choose(logits, sampling.chain, tokens) if sampling.chain else None
-        self._last_tokens.index_copy_(0, batch.last_rows, tokens.index_select(0, batch.last_index).clamp_(min=0))
-        logprobs: Scores | None = None
-        if reported is not None and sampling.logprob_rows is not None:
-            chosen = tokens[sampling.logprob_rows]
-            logprobs = sampler.logprobs_of(reported, chosen, sampling.logprob_top, sampling.logprob_given)
-        return tokens, logprobs, found.prompt_scores, mu, found.hidden
+    @torch.inference_mode()
+    def _forward(self, batch: Batch[np.ndarray]) -> Logits[Tensor]:
+        given = batch_on(self._device, batch)
+        ids = given.input_ids
+        if len(given.device_index):
+            ids.index_copy_(0, given.device_index, self._last_tokens.index_select(0, given.device_rows))
+        hidden = self._model.forward(ids, given.positions, ForwardContext.of(given, self._pool, self._backend))
+        logits = self._model.logits(hidden.index_select(0, given.sample_index))
+        return Logits(logits, prompt_scores(self._model, hidden, batch), wanted_states(hidden, batch))
+
+    @torch.inference_mode()
+    def _sample(self, batch: Batch[np.ndarray], found: Logits[Tensor], sampling: SamplingBatch[np.ndarray]) -> Sampled[Tensor]:
+        given = sampling_on(self._device, sampling)
+        reported = None if given.logprob_rows is None else found.logits[given.logprob_rows]  # a copy: sampling edits in place
+        tokens = sampler.sample(found.logits, given)
+        mu = chain.choose(found.logits, given.chain, tokens) if given.chain else None
+        last_rows, last_index = tensor_on(self._device, batch.last_rows), tensor_on(self._device, batch.last_index)
+        self._last_tokens.index_copy_(0, last_rows, tokens.index_select(0, last_index).clamp_(min=0))
+        return tokens, None if reported is None else logprobs(reported, tokens, given), found.prompt_scores, mu, found.hidden
+
+
+def prompt_scores(model: Model, hidden: Tensor, batch: Batch[A]) -> Scores | None:
+    """Score the prompt positions of a batch that are to be, from hidden states [T, H]."""
+    scores = batch.prompt_scores
+    if scores is None:
+        return None
+    parts = []
+    for start in range(0, len(scores.index), SCORE_ROWS):
+        part = slice(start, start + SCORE_ROWS)
+        given = None if scores.given is None else scores.given[part]
+        parts.append(sampler.logprobs_of(model.logits(hidden[scores.index[part]]), scores.targets[part], scores.top, given))
+    chosen, values, ids, given_parts = zip(*parts, strict=True)
+    return torch.cat(chosen), torch.cat(values), torch.cat(ids), torch.cat(given_parts) if scores.given is not None else None
+
+
+def wanted_states(hidden: Tensor, batch: Batch[A]) -> Tensor | None:
+    """Return the hidden states that are wanted: in float64, so that their sum does not depend on how the prompt was cut."""
+    return None if batch.hidden_index is None else hidden[batch.hidden_index].double()
+
+
+def logprobs(reported: Tensor, tokens: Tensor, sampling: SamplingBatch[A]) -> Scores:
+    """Return what is reported of positions, whose logits as the model gave them are [Q, V], of tokens [S] sampled."""
+    assert sampling.logprob_rows is not None
+    return sampler.logprobs_of(reported, tokens[sampling.logprob_rows], sampling.logprob_top, sampling.logprob_given)
+
+
+def _array(tokens: np.ndarray | Tensor | A) -> np.ndarray:
+    if isinstance(tokens, Tensor):
+        return tokens.cpu().numpy()
+    assert isinstance(tokens, np.ndarray)
+    return tokens
 
 
 def _to_host(scores: Scores | None) -> Logprobs | None:

@@ -10,10 +10,11 @@ from torch's by 4e-7 of a probability at most, so that a token differs only wher
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from radixrt.batch import LogitEdits, SamplingBatch
+from radixrt.batch import LogitEdits, SamplingBatch, sampling_on_host
 from radixrt_kernels import ops
 
 # Most candidates that top-p and min-p rows look at before all of the vocabulary is sorted.
@@ -21,14 +22,14 @@ SHORT_LIST = 1024
 COMPILED = ops.NATIVE
 
 
-def sample(logits: Tensor, sampling: SamplingBatch) -> Tensor:
+def sample(logits: Tensor, sampling: SamplingBatch[Tensor]) -> Tensor:
     """Choose a token for each row of logits [S, V] float32, which are edited in place.
 
     Returns [S] int64; -1 where nothing finite is left to choose from.  Order, as in SGLang: penalties, repetition, mask,
     bias, temperature, softmax, then top-k, top-p and min-p over the same softmax.
     """
     if COMPILED and logits.device.type == "cpu":
-        return _sample_compiled(logits, sampling)
+        return torch.from_numpy(sample_arrays(logits.numpy(), sampling_on_host(sampling)))
     _edit(logits, sampling)
     best, tokens = logits.max(dim=-1)
     if not sampling.all_greedy:
@@ -38,15 +39,18 @@ def sample(logits: Tensor, sampling: SamplingBatch) -> Tensor:
     return torch.where(best.isfinite(), tokens, -1)
 
 
-def _sample_compiled(logits: Tensor, sampling: SamplingBatch) -> Tensor:
-    penalties, repetition, bias = (
-        None if edits is None else (edits.rows, edits.tokens, edits.values)
-        for edits in (sampling.penalties, sampling.repetition, sampling.bias)
-    )
-    return ops.sample(
+def sample_arrays(logits: np.ndarray, sampling: SamplingBatch[np.ndarray]) -> np.ndarray:
+    """Do what ``sample`` does on arrays of the host; only where the compiled ops were built."""
+    tokens = np.empty(len(logits), np.int64)
+    ops.sample(
         logits, sampling.greedy, sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p, sampling.uniform,
-        penalties, repetition, bias, sampling.mask,
+        _edits(sampling.penalties), _edits(sampling.repetition), _edits(sampling.bias), sampling.mask, tokens,
     )  # fmt: skip
+    return tokens
+
+
+def _edits(edits: LogitEdits | None) -> tuple[Tensor, Tensor, Tensor] | None:
+    return None if edits is None else (edits.rows, edits.tokens, edits.values)
 
 
 def logprobs_of(logits: Tensor, chosen: Tensor, top: int, given: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
@@ -63,7 +67,7 @@ def logprobs_of(logits: Tensor, chosen: Tensor, top: int, given: Tensor | None) 
     return picked, values - normaliser, ids, asked
 
 
-def _edit(logits: Tensor, sampling: SamplingBatch) -> None:
+def _edit(logits: Tensor, sampling: SamplingBatch[Tensor]) -> None:
     if (edits := sampling.penalties) is not None:
         logits[edits.rows, edits.tokens] += edits.values
     if (edits := sampling.repetition) is not None:
@@ -85,7 +89,7 @@ def unpack(mask: Tensor, vocab_size: int) -> Tensor:
     return ((mask[:, tokens >> 5] >> (tokens & 31).to(torch.int32)) & 1).bool()
 
 
-def _draw(logits: Tensor, sampling: SamplingBatch, rows: Tensor) -> Tensor:
+def _draw(logits: Tensor, sampling: SamplingBatch[Tensor], rows: Tensor) -> Tensor:
     probs = (logits / sampling.temperature[rows, None]).softmax(dim=-1)
     top_k, top_p, min_p, uniform = (x[rows] for x in (sampling.top_k, sampling.top_p, sampling.min_p, sampling.uniform))
     filtered = (top_k < logits.shape[1]) | (top_p < 1) | (min_p > 0)

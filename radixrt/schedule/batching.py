@@ -1,4 +1,4 @@
-"""A decision turned into tensors.
+"""A decision turned into arrays.
 
 ``build_batch`` runs when the step is decided, while the step before is still computing: it takes snapshots, so that the
 scheduler may go on changing rows.  ``build_sampling`` runs once that step is committed: then every token before a
@@ -8,12 +8,16 @@ sampled position is known on the host, which is what penalties and grammar masks
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
+from itertools import accumulate, chain, pairwise
+from operator import add
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from radixrt.batch import Batch, PromptScores, Samples, SamplingBatch
+from radixrt.batch import Batch, PromptScores, Samples, SamplingBatch, tensor_on
 from radixrt.batch import Logprobs as LogprobArrays
 from radixrt.cache.slots import PageTable
 from radixrt.schedule import edits
@@ -22,15 +26,18 @@ from radixrt.schedule.masks import MaskArena
 from radixrt.schedule.noise import uniforms
 from radixrt.schedule.request import Request
 from radixrt.schedule.step import RowResult, ScheduledRow, ScheduledStep
-from radixrt.types import TokenLogprob
+from radixrt.types import SamplingParams, TokenLogprob
 
 # Beyond it float32 has no finite temperatures, and the distribution has long been uniform.
 HOTTEST = 1e30
 ToDevice = Callable[[Sequence[object]], Tensor]
 
 
-def build_batch(step: ScheduledStep, pages: PageTable, device: torch.device) -> Batch:
-    """Flatten the rows of a step.  Tokens the host does not know yet are taken from the device."""
+def build_batch(step: ScheduledStep, pages: PageTable, device: torch.device) -> Batch[np.ndarray]:
+    """Flatten the rows of a step.  Tokens the host does not know yet are taken from the device.
+
+    What few steps have, prompts to score and hidden states to return, is put on ``device`` at once.
+    """
     rows = step.rows
     offsets, ids, positions, slots = [0], list[int](), list[int](), list[int]()
     device_index, device_rows = list[int](), list[int]()
@@ -52,32 +59,31 @@ def build_batch(step: ScheduledStep, pages: PageTable, device: torch.device) -> 
             last_index.append(len(sample_index) - 1)
             last_rows.append(row.row)
         offsets.append(end)
-    pages_used = pages.rows[[row.row for row in rows], : max(row.end for row in rows)]
+    starts, counts = [row.start for row in rows], [row.count for row in rows]
+    parts = (ids, positions, slots, starts, counts, device_index, device_rows, sample_index, last_index, last_rows)
+    # One array of all, and views of it: each array made of a list costs five times as much.
+    flat, ends = np.array(list(chain.from_iterable(parts)), np.int64), list(accumulate(map(len, parts), initial=0))
+    arrays = [flat[begin:end] for begin, end in pairwise(ends)]
 
     def to_device(values: Sequence[object]) -> Tensor:
-        return _to_device(values, np.int64, device)
+        return tensor_on(device, np.array(values, np.int64))
 
     return Batch(
-        input_ids=to_device(ids),
-        positions=to_device(positions),
-        slots=to_device(slots),
-        page_table=_to_device(pages_used, np.int32, device),
-        starts=np.array([row.start for row in rows], dtype=np.int64),
-        counts=np.array([row.count for row in rows], dtype=np.int64),
-        device_index=to_device(device_index),
-        device_rows=to_device(device_rows),
-        sample_index=to_device(sample_index),
-        last_index=to_device(last_index),
-        last_rows=to_device(last_rows),
+        input_ids=arrays[0],
+        positions=arrays[1],
+        slots=arrays[2],
+        page_table=pages.snapshot([row.row for row in rows], max(map(add, starts, counts))),
+        starts=arrays[3],
+        counts=arrays[4],
+        device_index=arrays[5],
+        device_rows=arrays[6],
+        sample_index=arrays[7],
+        last_index=arrays[8],
+        last_rows=arrays[9],
         prompt_scores=_prompt_scores(rows, offsets, to_device),
         hidden_index=_hidden_index(rows, offsets, to_device),
         masked=any(row.request.grammar is not None and row.num_samples for row in rows),
     )
-
-
-def _to_device(values: Sequence[object] | np.ndarray, dtype: type[np.generic], device: torch.device) -> Tensor:
-    tensor = torch.from_numpy(np.asarray(values, dtype=dtype))
-    return tensor if device.type == "cpu" else tensor.to(device, non_blocking=True)
 
 
 def _hidden_index(rows: Sequence[ScheduledRow], offsets: Sequence[int], to_device: ToDevice) -> Tensor | None:
@@ -106,10 +112,10 @@ def _prompt_scores(rows: Sequence[ScheduledRow], offsets: Sequence[int], to_devi
     return PromptScores(to_device(index), to_device(targets), top, _padded(given, to_device))
 
 
-def build_sampling(step: ScheduledStep, vocab_size: int, device: torch.device, arena: MaskArena) -> SamplingBatch:
+def build_sampling(step: ScheduledStep, vocab_size: int, device: torch.device, arena: MaskArena) -> SamplingBatch[np.ndarray]:
     """Say how each sampled position of the step is to be sampled; the step before has been committed.
 
-    The masks lie in ``arena`` until the next call.
+    The masks lie in ``arena`` until the next call.  What few steps have is put on ``device`` at once.
     """
     params, positions, seeds = [], [], []
     parts: dict[str, list[edits.Part]] = {"penalties": [], "repetition": [], "bias": []}
@@ -134,27 +140,55 @@ def build_sampling(step: ScheduledStep, vocab_size: int, device: torch.device, a
                 top = max(top, options.top)
             at += 1
 
-    def to_device(values: Sequence[object] | np.ndarray, dtype: type[np.generic] = np.int64) -> Tensor:
-        return _to_device(values, dtype, device)
+    def to_device(values: Sequence[object]) -> Tensor:
+        return tensor_on(device, np.array(values, np.int64))
 
     greedy = [p.greedy or p.chain is not None for p in params]
+    all_greedy = all(greedy)
+    chosen = _all_greedy(len(params), vocab_size) if all_greedy else _Drawn.of(params, greedy, vocab_size)
     return SamplingBatch(
-        all_greedy=all(greedy),
-        greedy=to_device(greedy, np.bool_),
-        temperature=to_device([1.0 if g else min(p.temperature, HOTTEST) for p, g in zip(params, greedy, strict=True)], np.float32),
-        top_k=to_device([vocab_size if p.top_k == -1 else min(p.top_k, vocab_size) for p in params]),
-        top_p=to_device([p.top_p for p in params], np.float32),
-        min_p=to_device([p.min_p for p in params], np.float32),
-        uniform=to_device(np.zeros(len(params)) if all(greedy) else uniforms(seeds, positions), np.float64),
+        all_greedy=all_greedy,
+        greedy=chosen.greedy,
+        temperature=chosen.temperature,
+        top_k=chosen.top_k,
+        top_p=chosen.top_p,
+        min_p=chosen.min_p,
+        uniform=np.zeros(len(params)) if all_greedy else uniforms(seeds, positions),
         penalties=edits.pack(parts["penalties"], device),
         repetition=edits.pack(parts["repetition"], device),
         bias=edits.pack(parts["bias"], device),
-        mask=None if masks is None else to_device(masks, np.int32),
+        mask=masks,
         chain=build_chain(chained, vocab_size, device) if chained else (),
         logprob_rows=to_device(logprob_rows) if logprob_rows else None,
         logprob_top=top,
         logprob_given=_padded(given, to_device),
     )
+
+
+class _Drawn(NamedTuple):
+    """Fields of ``SamplingBatch``: how positions draw."""
+
+    greedy: np.ndarray
+    temperature: np.ndarray
+    top_k: np.ndarray
+    top_p: np.ndarray
+    min_p: np.ndarray
+
+    @classmethod
+    def of(cls, params: Sequence[SamplingParams], greedy: Sequence[bool], vocab_size: int) -> _Drawn:
+        return cls(
+            np.array(greedy, np.bool_),
+            np.array([1.0 if g else min(p.temperature, HOTTEST) for p, g in zip(params, greedy, strict=True)], np.float32),
+            np.array([vocab_size if p.top_k == -1 else min(p.top_k, vocab_size) for p in params], np.int64),
+            np.array([p.top_p for p in params], np.float32),
+            np.array([p.min_p for p in params], np.float32),
+        )
+
+
+@lru_cache(maxsize=64)
+def _all_greedy(count: int, vocab_size: int) -> _Drawn:
+    """How so many greedy positions draw: nobody looks, so it is made once."""
+    return _Drawn.of([SamplingParams()] * count, [True] * count, vocab_size)
 
 
 def read_results(step: ScheduledStep, samples: Samples) -> list[RowResult]:

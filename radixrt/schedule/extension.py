@@ -56,7 +56,7 @@ class Extension:
         rows: list[ScheduledRow] = []
         extended: set[int] = set()
         share = self._decode_share if prefills or waiting else budget.left
-        drafts = max(0, min(share, self._cache.num_available) - len(decodes))
+        drafts = max(0, self._cache.available(share) - len(decodes))
         for request in decodes:
             count = min(request.num_new, budget.left, 1 + drafts)
             if count > 0 and request.status is Status.RUNNING and self._find_slots(request, count, extended):
@@ -113,7 +113,7 @@ class Extension:
         """Send requests back until each of the others, all of which are behind, has a slot for its next token."""
         while True:
             need = sum(1 for request in decodes if request.status is Status.RUNNING)
-            sent_back = None if self._cache.num_available >= need else self._victim(self._running)
+            sent_back = None if self._cache.available(need) == need else self._victim(self._running)
             if sent_back is None:
                 break
             self._send_back(sent_back)

@@ -61,7 +61,7 @@ def attend(pool: KVPool, rows: Rows, path: str, *, window: int = 0, threads: int
         pages[row, : len(table)] = table
     num_kv_heads, head_dim = pool.k[0].shape[1:]
     plan = ops.attention_plan(
-        pages, np.array(rows.starts), np.array(rows.counts), rows.q.shape[1], num_kv_heads, head_dim, NUM_SLOTS, window, threads
+        pages.numpy(), np.array(rows.starts), np.array(rows.counts), rows.q.shape[1], num_kv_heads, head_dim, NUM_SLOTS, window, threads
     )
     out = torch.full_like(rows.q, torch.nan)
     ops.paged_attention(plan, pool.storage, 0, rows.q, out, head_dim**-0.5, in_pairs=path == "pairs")
@@ -223,7 +223,7 @@ def test_a_plan_refuses_what_it_cannot_serve(change: dict[str, object], says: st
 
 def test_shapes_that_do_not_fit_the_plan_are_refused() -> None:
     pool = make_pool(SHAPES["grouped"], torch.float32, torch.Generator().manual_seed(8))
-    plan = ops.attention_plan(torch.zeros(1, 3, dtype=torch.int32), np.array([2]), np.array([1]), 6, 2, 64, NUM_SLOTS)
+    plan = ops.attention_plan(np.zeros((1, 3), np.int32), np.array([2]), np.array([1]), 6, 2, 64, NUM_SLOTS)
     right = torch.zeros(1, 6, 64)
     for q, out in ((torch.zeros(2, 6, 64), torch.zeros(2, 6, 64)), (right, torch.zeros(1, 6, 32)), (right.transpose(1, 2), right)):
         with pytest.raises(ValueError, match="paged_attention"):

@@ -40,7 +40,7 @@ def edits(count: int, rows: int, size: int, generator: torch.Generator, *, posit
     return LogitEdits(places // size, places % size, values.abs() + 0.1 if positive else values)
 
 
-def make(rows: int, size: int, generator: torch.Generator, *, edited: bool) -> tuple[Tensor, SamplingBatch]:
+def make(rows: int, size: int, generator: torch.Generator, *, edited: bool) -> tuple[Tensor, SamplingBatch[Tensor]]:
     """Rows of every kind: greedy, plain, filtered by any of three ways, at temperatures from cold to hot."""
 
     def pick(values: list[float]) -> Tensor:
@@ -65,7 +65,7 @@ def make(rows: int, size: int, generator: torch.Generator, *, edited: bool) -> t
     return torch.randn(rows, size, generator=generator) * pick([3.0, 30.0])[:, None], sampling
 
 
-def in_torch(logits: Tensor, sampling: SamplingBatch, monkeypatch: pytest.MonkeyPatch) -> Tensor:
+def in_torch(logits: Tensor, sampling: SamplingBatch[Tensor], monkeypatch: pytest.MonkeyPatch) -> Tensor:
     with monkeypatch.context() as patch:
         patch.setattr(sampler, "COMPILED", False)
         return sampler.sample(logits, sampling)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from radixrt import samplers
-from radixrt.batch import Samples, SamplingBatch
+from radixrt.batch import Samples, sampling_on
 from radixrt.engine.breakers import BreakerTable
 from radixrt.engine.native import parse_sampling
 from radixrt.errors import InvalidSampling
@@ -140,7 +140,7 @@ def scheduled(params: list[SamplingParams], output: list[int] | None = None, dra
 def run(logits: np.ndarray, step: ScheduledStep) -> tuple[list[int], Samples]:
     """Sample a step as the runner does."""
     given = torch.tensor(logits, dtype=torch.float32)
-    batch: SamplingBatch = build_sampling(step, logits.shape[1], CPU, MaskArena(logits.shape[1]))
+    batch = sampling_on(CPU, build_sampling(step, logits.shape[1], CPU, MaskArena(logits.shape[1])))
     tokens = sampler.sample(given, batch)
     mu = chain.choose(given, batch.chain, tokens) if batch.chain else None
     return tokens.tolist(), Samples(tokens.numpy(), mu=None if mu is None else mu.numpy())

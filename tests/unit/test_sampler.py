@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from radixrt.batch import LogitEdits, SamplingBatch
+from radixrt.batch import LogitEdits, SamplingBatch, sampling_on
 from radixrt.grammar.bitmask import allow_all, allow_only
 from radixrt.runner import sampler
 from radixrt.schedule.batching import build_sampling
@@ -43,8 +43,8 @@ def scheduled(params: list[SamplingParams], *, output: list[int] | None = None, 
     return ScheduledStep(rows)
 
 
-def batch(params: list[SamplingParams], vocab_size: int, **kwargs: object) -> SamplingBatch:
-    return build_sampling(scheduled(params, **kwargs), vocab_size, CPU, MaskArena(vocab_size))  # type: ignore[arg-type]
+def batch(params: list[SamplingParams], vocab_size: int, **kwargs: object) -> SamplingBatch[Tensor]:
+    return sampling_on(CPU, build_sampling(scheduled(params, **kwargs), vocab_size, CPU, MaskArena(vocab_size)))  # type: ignore[arg-type]
 
 
 def distribution(logits: list[float], params: SamplingParams, draws: int = 20_000) -> Tensor:
@@ -161,6 +161,12 @@ def test_noise_is_uniform_and_differs_by_seed_and_position() -> None:
     for series in (grid[:, :-1] * grid[:, 1:], grid[:-1] * grid[1:], grid[:-1, :-1] * grid[1:, 1:]):
         assert abs(series.mean() - 0.25) < 0.005, "neighbours are independent"
     assert uniforms([-1, 2**63 - 1], [0, 0]).tolist() != uniforms([0, 0], [0, 0]).tolist()
+
+
+def test_noise_of_few_is_that_of_many() -> None:
+    seeds, positions = [-(2**63), -1, 0, 1, 2**63 - 1, 12345] * 5, list(range(30))
+    many = uniforms(seeds, positions).tolist()
+    assert many == [float(uniforms([seed], [position])[0]) for seed, position in zip(seeds, positions, strict=True)]
 
 
 def test_logprobs_are_of_the_models_own_distribution() -> None:

@@ -89,7 +89,7 @@ void few(const std::uint8_t *panel, std::int64_t blocks, const QuantizedRows &ro
     for (std::int64_t block = 0; block < blocks; ++block, panel += panel_block_bytes(type), place += rows.tokens) {
         // Panels follow each other in memory; far enough ahead to hide how long it takes.
         for (std::size_t line = 0; line < panel_block_bytes(type); line += 64)
-            _mm_prefetch(reinterpret_cast<const char *>(panel) + kPrefetchBytes + line, _MM_HINT_T0);
+            _mm_prefetch(reinterpret_cast<const char *>(panel) + kPrefetchBytes + line, tokens == 1 ? _MM_HINT_NTA : _MM_HINT_T0);
         __m256i sums[2][tokens];
         dots<type>(sums, panel + numbers_at, rows.numbers + place * kBlock);
 #pragma GCC unroll 2
