@@ -238,7 +238,7 @@ def mask_costs(bench: Bench, tokenizer: Tokenizer, schemas: Path | None, num: in
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--parts", default="rows,bomb,first,work,masks")
+    parser.add_argument("--parts", default="rows,bomb,work,masks")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--rows", type=int, default=32)
     parser.add_argument("--beside", type=int, default=2, help="rows beside a bomb")

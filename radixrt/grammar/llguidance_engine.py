@@ -143,7 +143,8 @@ class LLGuidanceState(MatcherState):
             return None
         fits = (mask[strings.rest_tokens >> 5] >> (strings.rest_tokens & 31) & 1).astype(bool)
         for i in np.nonzero(strings.rest_tokens < 0)[0]:
-            fits[i] = _spell(end.fork(), strings.rests[i])
+            rest = strings.rests[i]
+            fits[i] = not rest or _spell(end.fork(), rest)
         return strings.closing(fits)
 
 

@@ -8,6 +8,7 @@ known has its whole text for a key.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -28,6 +29,7 @@ _LISTS = {"prefixItems"} | _CHOICES
 _VALUES = {"enum", "const"}
 _KNOWN = NOTES | _NUMBERS | _LENGTHS | _SPELLING | _SHAPE | _MAPS | _CHILDREN | _LISTS | _VALUES
 _SPACE = b" \t\r\n"
+_RUN = re.compile(rb"[ !#-\[\]-~]+")
 _BLANK = _SPACE[0]
 _DONE = b"v"
 """Stands for a complete value: no JSON text outside strings has this letter."""
@@ -88,9 +90,25 @@ class Outline:
         if not self.forgets:
             place = Place(place.text + spelled)
         else:
-            for byte in spelled:
-                place = self._step(place, byte)
+            at = 0
+            while at < len(spelled):
+                run = _RUN.match(spelled, at) if place.kind in ("s", "k") and not place.partial else None
+                if run is None:
+                    place, at = self._step(place, spelled[at]), at + 1
+                else:
+                    place, at = self._after_run(place, run.group()), run.end()
         return place if len(place.text) + len(place.spelled or b"") <= MAX_KEY_BYTES else None
+
+    def _after_run(self, place: Place, run: bytes) -> Place:
+        """What ``_step`` leads to byte by byte, where a string or key goes on with characters of one byte."""
+        if place.kind == "k":
+            return Place(place.text + run, place.open_at, "k")
+        spelled = None if place.spelled is None else self._may_matter(place.spelled + run)
+        return Place(place.text, place.open_at, "s", 0, min(place.length + len(run), self._longest), spelled)
+
+    def _may_matter(self, spelled: bytes) -> bytes | None:
+        """The bytes of an open string while they may tell what follows."""
+        return None if self._counts and spelled not in self._prefixes else spelled
 
     def _step(self, place: Place, byte: int) -> Place:
         if byte in _SPACE and place.kind not in ("s", "k"):
@@ -129,9 +147,7 @@ class Outline:
         if char == b'"' and place.partial != b"\\":
             return Place(place.text + _DONE, place.open_at)
         partial = place.partial + char
-        spelled = None if place.spelled is None else place.spelled + char
-        if self._counts and spelled not in self._prefixes:
-            spelled = None
+        spelled = None if place.spelled is None else self._may_matter(place.spelled + char)
         first = partial[0]
         whole = 2 if partial[:1] == b"\\" else 1 if first < 0x80 else 2 if first < 0xE0 else 3 if first < 0xF0 else 4
         if len(partial) < whole:

@@ -143,3 +143,18 @@ def test_texts_are_at_one_place_where_their_values_do_not_matter(one: str, other
     outline, strict = Outline(PERSON), Outline({**PERSON, "not": {}})
     assert (place(outline, one) == place(outline, other)) is same
     assert place(strict, one) != place(strict, other)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_place_does_not_depend_on_how_its_text_was_cut(seed: int) -> None:
+    rng, pieces = random.Random(seed), ['{"', '"', "name", "cat", "c", "é", "\\n", "\\", " ", ",", ":", "[", "]", "}", "12"]
+    for schema in (PERSON, {**PERSON, "not": {}}, {"type": "array", "items": {"type": "string", "pattern": "^a"}}):
+        outline = Outline(schema)
+        for _ in range(60):
+            text = "".join(rng.choices(pieces, k=12)).encode()
+            whole, one_by_one = outline.after(outline.start(), text), outline.start()
+            for byte in text:
+                after = outline.after(one_by_one, bytes((byte,)))
+                assert after is not None
+                one_by_one = after
+            assert whole == one_by_one
