@@ -17,14 +17,17 @@ def _byte_alphabet() -> dict[str, int]:
 
 
 BYTE_ALPHABET = _byte_alphabet()
+_OUTSIDE = 0x100
+# To characters below 256, which stand for themselves as bytes; what is no letter of the alphabet to one that is not.
+_TO_BYTES = dict.fromkeys(range(0x100), _OUTSIDE) | {ord(char): byte for char, byte in BYTE_ALPHABET.items()}
 SPACE_MARK = "\u2581"
 
 
 def byte_level_bytes(piece: str) -> bytes:
     """Return the bytes a byte-level piece stands for; a piece outside the alphabet stands for itself."""
     try:
-        return bytes([BYTE_ALPHABET[char] for char in piece])
-    except KeyError:
+        return piece.translate(_TO_BYTES).encode("latin-1")
+    except UnicodeEncodeError:
         return piece.encode()
 
 

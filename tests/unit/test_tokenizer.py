@@ -14,7 +14,7 @@ from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 from radixrt.errors import ConfigError, RequestError
 from radixrt.gguf_header import read_metadata
 from radixrt.text.gguf_tokenizer import build_gguf
-from radixrt.text.library_tokenizer import BYTE_ALPHABET
+from radixrt.text.library_tokenizer import BYTE_ALPHABET, byte_level_bytes
 from radixrt.text.tokenizer import Tokenizer, load_tokenizer
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE = 1, 2, 3, 4, 6
@@ -391,3 +391,10 @@ def test_unsupported_or_missing_tokenizer_is_a_config_error(tmp_path: Path) -> N
     library.decoder = decoders.WordPiece()
     with pytest.raises(ConfigError, match="WordPiece"):
         load_tokenizer(save(tmp_path, library))
+
+
+def test_pieces_of_a_byte_alphabet_stand_for_its_bytes_and_others_for_themselves() -> None:
+    for code in range(0x400):
+        for piece in (chr(code), "a" + chr(code) + "\u0120"):
+            inside = all(char in BYTE_ALPHABET for char in piece)
+            assert byte_level_bytes(piece) == (bytes(BYTE_ALPHABET[char] for char in piece) if inside else piece.encode())
