@@ -7,6 +7,8 @@ far those are from each other says how much of a ratio is the machine's own.
 from __future__ import annotations
 
 import json
+import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from constrained import Bench
 
 NUM_NEW = 160
+# Bombs are to last as long as a window.
+BOMB_SECONDS = 60.0
 BOMB = "root ::= [^{}]{{1,600}}"
 QUANTILES = (50, 99)
 
@@ -34,6 +38,7 @@ def pending_bombs(bench: Bench, pairs: int, num_rows: int, seconds: float) -> di
         bomb = bench.add(bench.prompt(8), GrammarSpec("ebnf", BOMB.format(chr(ord("A") + pair))))
         windows.append(window(bench, num_rows, seconds))
         bench.core.abort(bomb)
+        end_bombs(bench)
         for _ in bench.steps():
             pass
         windows.append(window(bench, num_rows, seconds))
@@ -68,6 +73,16 @@ def first_grammar(bench: Bench) -> None:
     bench.add(bench.prompt(8), GrammarSpec("ebnf", 'root ::= "a" [b-d]{1,3}'))
     for _ in bench.steps():
         pass
+
+
+def end_bombs(bench: Bench) -> None:
+    """Kill what compiles them: it would go on for as long as a grammar may take, and there be no peace."""
+    assert bench.core._grammars is not None
+    service: Any = bench.core._grammars._service
+    for pid in service.pids:
+        os.kill(pid, signal.SIGKILL)
+    while service.stats.pending:
+        time.sleep(0.01)
 
 
 def window(bench: Bench, num_rows: int, seconds: float) -> list[float]:

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bomb import first_bombs, first_grammar, pending_bombs
+from bomb import BOMB_SECONDS, first_bombs, first_grammar, pending_bombs
 from extraction import AMOUNT, CASES, TEXT, obj
 from mask_costs import MaskCosts
 from peers.workloads import CITIES, CUSTOMERS, ITEMS, ORDER_RULES, ORDER_SCHEMA
@@ -253,7 +253,7 @@ def main() -> None:
         if part == "first":
             print(json.dumps({part: first_bombs(given.model_path, given.repeats, given.beside, given.window)}), flush=True)
             continue
-        bench = Bench(given.model_path)
+        bench = Bench(given.model_path, grammar_compile_timeout=BOMB_SECONDS)
         match part:
             case "rows":
                 found = constrained_rows(bench, given.repeats, given.rows)
