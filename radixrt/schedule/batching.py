@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import accumulate, chain, pairwise
 from operator import add
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -26,7 +25,7 @@ from radixrt.schedule.masks import MaskArena
 from radixrt.schedule.noise import uniforms
 from radixrt.schedule.request import Request
 from radixrt.schedule.step import RowResult, ScheduledRow, ScheduledStep
-from radixrt.types import SamplingParams, TokenLogprob
+from radixrt.types import TokenLogprob
 
 # Beyond it float32 has no finite temperatures, and the distribution has long been uniform.
 HOTTEST = 1e30
@@ -117,6 +116,8 @@ def build_sampling(step: ScheduledStep, vocab_size: int, device: torch.device, a
 
     The masks lie in ``arena`` until the next call.  What few steps have is put on ``device`` at once.
     """
+    if all(row.request.takes_best for row in step.rows):
+        return _best(sum(row.num_samples for row in step.rows), vocab_size)
     params, positions, seeds = [], [], []
     parts: dict[str, list[edits.Part]] = {"penalties": [], "repetition": [], "bias": []}
     chained: list[Entry] = []
@@ -145,14 +146,13 @@ def build_sampling(step: ScheduledStep, vocab_size: int, device: torch.device, a
 
     greedy = [p.greedy or p.chain is not None for p in params]
     all_greedy = all(greedy)
-    chosen = _all_greedy(len(params), vocab_size) if all_greedy else _Drawn.of(params, greedy, vocab_size)
     return SamplingBatch(
         all_greedy=all_greedy,
-        greedy=chosen.greedy,
-        temperature=chosen.temperature,
-        top_k=chosen.top_k,
-        top_p=chosen.top_p,
-        min_p=chosen.min_p,
+        greedy=np.array(greedy, np.bool_),
+        temperature=np.array([1.0 if g else min(p.temperature, HOTTEST) for p, g in zip(params, greedy, strict=True)], np.float32),
+        top_k=np.array([vocab_size if p.top_k == -1 else min(p.top_k, vocab_size) for p in params], np.int64),
+        top_p=np.array([p.top_p for p in params], np.float32),
+        min_p=np.array([p.min_p for p in params], np.float32),
         uniform=np.zeros(len(params)) if all_greedy else uniforms(seeds, positions),
         penalties=edits.pack(parts["penalties"], device),
         repetition=edits.pack(parts["repetition"], device),
@@ -165,30 +165,14 @@ def build_sampling(step: ScheduledStep, vocab_size: int, device: torch.device, a
     )
 
 
-class _Drawn(NamedTuple):
-    """Fields of ``SamplingBatch``: how positions draw."""
-
-    greedy: np.ndarray
-    temperature: np.ndarray
-    top_k: np.ndarray
-    top_p: np.ndarray
-    min_p: np.ndarray
-
-    @classmethod
-    def of(cls, params: Sequence[SamplingParams], greedy: Sequence[bool], vocab_size: int) -> _Drawn:
-        return cls(
-            np.array(greedy, np.bool_),
-            np.array([1.0 if g else min(p.temperature, HOTTEST) for p, g in zip(params, greedy, strict=True)], np.float32),
-            np.array([vocab_size if p.top_k == -1 else min(p.top_k, vocab_size) for p in params], np.int64),
-            np.array([p.top_p for p in params], np.float32),
-            np.array([p.min_p for p in params], np.float32),
-        )
-
-
 @lru_cache(maxsize=64)
-def _all_greedy(count: int, vocab_size: int) -> _Drawn:
-    """How so many greedy positions draw: nobody looks, so it is made once."""
-    return _Drawn.of([SamplingParams()] * count, [True] * count, vocab_size)
+def _best(count: int, vocab_size: int) -> SamplingBatch[np.ndarray]:
+    """How to sample so many positions of requests that take the best token: the same each time."""
+    ones = np.ones(count, np.float32)
+    return SamplingBatch(
+        all_greedy=True, greedy=np.ones(count, np.bool_), temperature=ones, top_k=np.full(count, vocab_size, np.int64), top_p=ones,
+        min_p=np.zeros(count, np.float32), uniform=np.zeros(count),
+    )  # fmt: skip
 
 
 def read_results(step: ScheduledStep, samples: Samples) -> list[RowResult]:

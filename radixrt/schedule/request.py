@@ -162,6 +162,13 @@ class Request:
         return min(shared, self.match_limit) > other.num_computed
 
     @property
+    def takes_best(self) -> bool:
+        """Whether each of its tokens is the one with the largest logit of the model, and nothing else is wanted to be known."""
+        params = self.sampling
+        edited = params.penalised or params.logit_bias or params.min_new_tokens or params.chain is not None
+        return params.greedy and not edited and self.grammar is None and self.logprobs is None
+
+    @property
     def is_exact(self) -> bool:
         """Whether nothing but its limit can end the output."""
         return not self.stop_ids and self.grammar is None

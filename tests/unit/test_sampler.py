@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from array import array
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from torch import Tensor
 from radixrt.batch import LogitEdits, SamplingBatch, sampling_on
 from radixrt.grammar.bitmask import allow_all, allow_only
 from radixrt.runner import sampler
+from radixrt.samplers import ChainParams
 from radixrt.schedule.batching import build_sampling
 from radixrt.schedule.masks import MaskArena
 from radixrt.schedule.noise import uniforms
@@ -178,6 +180,30 @@ def test_logprobs_are_of_the_models_own_distribution() -> None:
     assert torch.allclose(values, logprobs[[0, 1]].expand(2, 2), atol=1e-6)
     assert given is not None
     assert torch.allclose(given[:, 0], logprobs[[5, 4]], atol=1e-6)
+
+
+def test_rows_that_take_the_best_token_are_sampled_as_all_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    step = scheduled([SamplingParams(temperature=0.0), SamplingParams(top_k=1), SamplingParams(temperature=0.0, seed=3)])
+    short = build_sampling(step, 8, CPU, MaskArena(8))
+    monkeypatch.setattr(Request, "takes_best", False)
+    whole = build_sampling(step, 8, CPU, MaskArena(8))
+    logits = torch.randn(3, 8)
+    assert sampler.sample(logits.clone(), sampling_on(CPU, short)).tolist() == sampler.sample(logits, sampling_on(CPU, whole)).tolist()
+    assert all(len(getattr(short, name)) == 3 for name in ("greedy", "temperature", "top_k", "top_p", "min_p", "uniform"))
+    assert short.all_greedy and (short.mask, short.bias, short.penalties, short.logprob_rows, list(short.chain)) == (None,) * 4 + ([],)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"temperature": 0.1}, {"temperature": 0.0, "logit_bias": {1: 1.0}}, {"temperature": 0.0, "presence_penalty": 0.1},
+        {"temperature": 0.0, "repetition_penalty": 1.1}, {"temperature": 0.0, "min_new_tokens": 1},
+        {"temperature": 0.0, "chain": ChainParams()},
+    ],
+)  # fmt: skip
+def test_a_request_with_anything_more_does_not_just_take_the_best_token(options: dict[str, Any]) -> None:
+    assert scheduled([SamplingParams(temperature=0.0)]).rows[0].request.takes_best
+    assert not scheduled([SamplingParams(**options)]).rows[0].request.takes_best
 
 
 def test_only_rows_that_ask_report_logprobs() -> None:
