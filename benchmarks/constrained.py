@@ -23,6 +23,7 @@ import random
 import statistics
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -74,7 +75,10 @@ class WatchedLaunch:
     def __init__(self, launched: Any, owner: Watched) -> None:
         self._launched, self._owner = launched, owner
         self._computed: list[float] = []
-        launched._logits.add_done_callback(lambda _: self._computed.append(time.perf_counter()))
+        if isinstance(launched._logits, Future):
+            launched._logits.add_done_callback(lambda _: self._computed.append(time.perf_counter()))
+        else:  # without overlap they are there at once
+            self._computed.append(time.perf_counter())
 
     def sample(self) -> None:
         begin = time.perf_counter()
