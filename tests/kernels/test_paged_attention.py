@@ -20,7 +20,7 @@ if not NATIVE:
 from radixrt_kernels import _native
 
 NUM_SLOTS = 4000
-SETS = ("portable", "avx2", "avx512")
+SETS = _native.isa_names()
 PATHS = [*SETS[: SETS.index(_native.detected_isa()) + 1], "pairs"]
 TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "int8": torch.int8}
 # (query heads, K/V heads, head_dim): dimensions that are and are not multiples of the vector length.

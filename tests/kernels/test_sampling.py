@@ -18,7 +18,7 @@ if not NATIVE:
 
 from radixrt_kernels import _native
 
-SETS = ("portable", "avx2", "avx512")
+SETS = _native.isa_names()
 PATHS = SETS[: SETS.index(_native.detected_isa()) + 1]
 # Not multiples of a vector, a word of the mask, or a block of sums.
 SIZES = (1, 37, 5003)

@@ -25,7 +25,7 @@ std::vector<T> copied(const Array<const T, 1> &array) {
 template <class Ndarray>
 void check_size(const char *op, const char *name, const Ndarray &array, int dimension, std::int64_t expected) {
     if (static_cast<std::int64_t>(array.shape(dimension)) == expected) return;
-    std::string message = std::string("[") + op + "] " + name + " has size " + std::to_string(array.shape(dimension)) + " in dimension " +
-                          std::to_string(dimension) + ", not " + std::to_string(expected);
+    const std::string message = std::string("[") + op + "] " + name + " has size " + std::to_string(array.shape(dimension)) + " in dimension " +
+                                std::to_string(dimension) + ", not " + std::to_string(expected);
     throw nanobind::value_error(message.c_str());
 }

@@ -29,7 +29,7 @@ void attend(const Plan &plan, const Storage &storage, std::size_t layer, const H
             "[paged_attention] out has the shape of q");
     require(storage.views.num_kv_heads == shape.num_kv_heads && storage.views.head_dim == shape.head_dim,
             "[paged_attention] the plan was made for another pool");
-    const AttentionArgs args{&*plan.plan, storage.layer(layer), q.data(), out.data(), q.stride(0), out.stride(0), scale};
+    const AttentionArgs args{plan.plan.get(), storage.layer(layer), q.data(), out.data(), q.stride(0), out.stride(0), scale};
     const nb::gil_scoped_release release;
     if (in_pairs)
         paged_attention_in_pairs(args, thread_pool());

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
+#include <memory>
 #include <stdexcept>
 #include <utility>
 #include <vector>
@@ -109,7 +109,7 @@ struct Storage {
 struct Plan {
     Pages pages;
     Places starts, counts;
-    std::optional<AttentionPlan> plan;
+    std::unique_ptr<const AttentionPlan> plan;
 
     Plan(Pages pages_, Places starts_, Places counts_, int num_heads, int num_kv_heads, int head_dim, std::int64_t num_slots, int window,
          int num_threads)
@@ -118,8 +118,8 @@ struct Plan {
         const AttentionRows rows{pages.data(), static_cast<std::int64_t>(pages.shape(1)), starts.data(), counts.data(),
                                  static_cast<std::int64_t>(pages.shape(0))};
         const nb::gil_scoped_release release;
-        plan.emplace(rows, AttentionShape{num_heads, num_kv_heads, head_dim, window}, num_slots,
-                     num_threads > 0 ? num_threads : num_kernel_threads());
+        plan = std::make_unique<const AttentionPlan>(rows, AttentionShape{num_heads, num_kv_heads, head_dim, window}, num_slots,
+                                                     num_threads > 0 ? num_threads : num_kernel_threads());
     }
 };
 

@@ -30,6 +30,7 @@ std::vector<int> count_tasks(int tasks, int rounds) {
 void init_cpu(nb::module_ &m) {
     m.def("cpu_isa", [] { return std::string(radixrt::isa_name(radixrt::cpu_isa())); }, "The instruction set in use.");
     m.def("detected_isa", [] { return std::string(radixrt::isa_name(radixrt::detected_isa())); }, "The widest instruction set there is.");
+    m.def("isa_names", &radixrt::isa_names, "The instruction sets that there are kernels for, narrowest first.");
     m.def("set_cpu_isa", [](const std::string &name) { radixrt::set_cpu_isa(radixrt::isa_of(name)); }, "name"_a,
           "Use another instruction set; raises ValueError when the processor lacks it.");
     m.def("rejected_paths", &radixrt::rejected_paths, "Paths that differ from the portable one here, as 'op: set', and are not used.");

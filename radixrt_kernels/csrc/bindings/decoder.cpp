@@ -55,7 +55,7 @@ void make(Decoder *self, const nb::dict &shape, const nb::list &layers, const Ve
                                  nb::cast<float>(shape["rms_norm_eps"]),
                                  radixrt::activation_of(nb::cast<std::string>(shape["activation"]))};
     std::vector<DecoderLayer> made;
-    for (nb::handle layer : layers) made.push_back(layer_of(nb::cast<nb::dict>(layer)));
+    for (const nb::handle layer : layers) made.push_back(layer_of(nb::cast<nb::dict>(layer)));
     new (self) Decoder(described, std::move(made), copied(final_norm), std::move(embedding), std::move(head));
 }
 
@@ -76,7 +76,8 @@ void forward(Decoder &decoder, const Array<const std::int64_t, 1> &ids, const Ar
     check_table(decoder, table);
     storage.check_slots(slots);
     std::vector<const radixrt::AttentionPlan *> of_layers;
-    for (const bindings::Plan *plan : plans) of_layers.push_back(&*plan->plan);
+    of_layers.reserve(plans.size());
+    for (const bindings::Plan *plan : plans) of_layers.push_back(plan->plan.get());
     const nb::gil_scoped_release release;
     decoder.forward({items(ids), items(positions), items(slots), {table.data(), static_cast<std::int64_t>(table.shape(0))}, &storage.views, of_layers},
                     x.data(), radixrt::thread_pool());
@@ -136,7 +137,7 @@ void logits_where(Decoder &decoder, const Array<const float, 2> &hidden, const A
 
 }  // namespace
 
-void init_decoder(nb::module_ &m) {
+void init_decoder(nb::module_ &m) {  // NOLINT(misc-const-correctness): one signature for all
     nb::class_<Decoder>(m, "Decoder", "The Llama family's decoder; one call at a time.")
         .def("__init__", &make, "shape"_a, "layers"_a, "final_norm"_a, "embedding"_a, "head"_a)
         .def("forward", &forward, "ids"_a, "positions"_a, "table"_a, "storage"_a, "slots"_a, "plans"_a, "x"_a,

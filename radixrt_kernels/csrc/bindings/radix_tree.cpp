@@ -30,6 +30,7 @@ public:
     template <std::size_t count>
     Record(nb::module_ &m, const char *name, const std::array<const char *, count> &fields) {
         std::vector<PyStructSequence_Field> members;
+        members.reserve(count + 1);
         for (const char *field : fields) {
             members.push_back({field, nullptr});
         }

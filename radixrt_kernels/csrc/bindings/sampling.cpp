@@ -38,9 +38,10 @@ LogitEdits view(const Edits &edits, std::size_t num_rows, std::size_t vocab_size
     return {rows.data(), tokens.data(), values.data(), static_cast<std::int64_t>(rows.shape(0))};
 }
 
-void run_sample(Table<float> logits, Line<const bool> greedy, Line<const float> temperature, Line<const std::int64_t> top_k,
-                Line<const float> top_p, Line<const float> min_p, Line<const double> uniform, const Edits &penalties,
-                const Edits &repetition, const Edits &bias, std::optional<Table<const std::int32_t>> mask, Line<std::int64_t> tokens) {
+void run_sample(const Table<float> &logits, const Line<const bool> &greedy, const Line<const float> &temperature,
+                const Line<const std::int64_t> &top_k, const Line<const float> &top_p, const Line<const float> &min_p,
+                const Line<const double> &uniform, const Edits &penalties, const Edits &repetition, const Edits &bias,
+                const std::optional<Table<const std::int32_t>> &mask, const Line<std::int64_t> &tokens) {
     const std::size_t rows = logits.shape(0), size = logits.shape(1);
     for (const std::size_t length : {greedy.shape(0), temperature.shape(0), top_k.shape(0), top_p.shape(0), min_p.shape(0),
                                      uniform.shape(0), tokens.shape(0)})
@@ -55,15 +56,15 @@ void run_sample(Table<float> logits, Line<const bool> greedy, Line<const float> 
     sample(args, thread_pool());
 }
 
-void run_logprobs(Table<const float> logits, Line<const std::int64_t> chosen, std::optional<Table<const std::int64_t>> given,
-                  Line<float> chosen_logprobs, Table<float> top_logprobs, Table<std::int64_t> top_ids,
-                  std::optional<Table<float>> given_logprobs) {
+void run_logprobs(const Table<const float> &logits, const Line<const std::int64_t> &chosen,
+                  const std::optional<Table<const std::int64_t>> &given, const Line<float> &chosen_logprobs, const Table<float> &top_logprobs,
+                  const Table<std::int64_t> &top_ids, const std::optional<Table<float>> &given_logprobs) {
     const std::size_t rows = logits.shape(0), size = logits.shape(1), top = top_ids.shape(1);
     require(chosen.shape(0) == rows && chosen_logprobs.shape(0) == rows && top_ids.shape(0) == rows && top_logprobs.shape(0) == rows &&
                 top_logprobs.shape(1) == top && top <= size,
             "[logprobs_of] shapes do not fit");
     require(given.has_value() == given_logprobs.has_value(), "[logprobs_of] given ids need a place for their logprobs");
-    if (given)
+    if (given && given_logprobs)
         require(given->shape(0) == rows && given_logprobs->shape(0) == rows && given_logprobs->shape(1) == given->shape(1),
                 "[logprobs_of] shapes do not fit");
     const auto known = [&](std::int64_t token) { return token < static_cast<std::int64_t>(size); };

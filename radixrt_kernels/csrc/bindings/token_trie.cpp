@@ -20,7 +20,7 @@ std::span<const std::uint8_t> items(const nb::bytes &text) { return {static_cast
 
 }  // namespace
 
-void init_token_trie(nb::module_ &m) {
+void init_token_trie(nb::module_ &m) {  // NOLINT(misc-const-correctness): one signature for all
     nb::class_<radixrt::ByteAutomaton>(m, "ByteAutomaton")
         .def(
             "__init__",

@@ -40,6 +40,7 @@ bool agrees(const ActivationPath &path, const ActivationPath &portable) {
 #if defined(__x86_64__)
 Paths<ActivationPath> paths("activations", kActivationPortable, &kActivationAvx2, &kActivationAvx512, agrees);
 #else
+// Elsewhere the compiler makes vectors of what every processor has.
 Paths<ActivationPath> paths("activations", kActivationPortable, nullptr, nullptr, agrees);
 #endif
 

@@ -113,6 +113,8 @@ bool agrees(const AttentionPaths &path, const AttentionPaths &portable) {
 Paths<AttentionPaths> &all_paths() {
 #if defined(__x86_64__)
     static Paths<AttentionPaths> paths("paged_attention", attention_portable, &attention_avx2, &attention_avx512, agrees);
+#elif defined(__aarch64__)
+    static Paths<AttentionPaths> paths("paged_attention", attention_portable, &attention_neon, nullptr, agrees);
 #else
     static Paths<AttentionPaths> paths("paged_attention", attention_portable, nullptr, nullptr, agrees);
 #endif

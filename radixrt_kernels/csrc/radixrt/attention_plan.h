@@ -82,6 +82,8 @@ void paged_attention_in_pairs(const AttentionArgs &args, ThreadPool &threads);
 #if defined(__x86_64__)
 extern const AttentionPaths attention_avx2;
 extern const AttentionPaths attention_avx512;
+#elif defined(__aarch64__)
+extern const AttentionPaths attention_neon;
 #endif
 
 }  // namespace radixrt

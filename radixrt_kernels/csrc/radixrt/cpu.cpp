@@ -2,14 +2,25 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <iterator>
 #include <mutex>
 #include <stdexcept>
+
+#if defined(__aarch64__) && defined(__linux__)
+#include <sys/auxv.h>
+#endif
 
 namespace radixrt {
 
 namespace {
 
+#if defined(__x86_64__)
 constexpr const char *kNames[] = {"portable", "avx2", "avx512"};
+#elif defined(__aarch64__)
+constexpr const char *kNames[] = {"portable", "neon", "dotprod"};
+#else
+constexpr const char *kNames[] = {"portable"};
+#endif
 
 void check_offered(Isa isa) {
     if (isa > detected_isa())
@@ -38,12 +49,17 @@ std::vector<std::string> &rejected() {
 
 }  // namespace
 
+std::vector<std::string> isa_names() { return {std::begin(kNames), std::end(kNames)}; }
+
 const char *isa_name(Isa isa) { return kNames[static_cast<int>(isa)]; }
 
 Isa isa_of(std::string_view name) {
-    for (int level = 0; level < 3; ++level)
+    std::string known;
+    for (int level = 0; level < static_cast<int>(std::size(kNames)); ++level) {
         if (name == kNames[level]) return static_cast<Isa>(level);
-    throw std::invalid_argument("[cpu] " + std::string(name) + " is not one of portable, avx2, avx512");
+        known += (level == 0 ? "" : ", ") + std::string(kNames[level]);
+    }
+    throw std::invalid_argument("[cpu] " + std::string(name) + " is not one of " + known);
 }
 
 Isa detected_isa() {
@@ -56,6 +72,12 @@ Isa detected_isa() {
         return wide ? Isa::avx512 : Isa::avx2;
     }();
     return isa;
+#elif defined(__aarch64__) && defined(__linux__)
+    return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0 ? Isa::dotprod : Isa::neon;
+#elif defined(__ARM_FEATURE_DOTPROD)
+    return Isa::dotprod;
+#elif defined(__aarch64__)
+    return Isa::neon;
 #else
     return Isa::portable;
 #endif

@@ -8,9 +8,11 @@
 
 namespace radixrt {
 
-enum class Isa : int { portable = 0, avx2 = 1, avx512 = 2 };
+// Each architecture has levels of its own: AVX2 includes FMA and F16C, AVX-512 BW, DQ, VL, VNNI and BF16; NEON is that of 64-bit ARM.
+enum class Isa : int { portable = 0, avx2 = 1, avx512 = 2, neon = 1, dotprod = 2 };
 
-// "portable", "avx2" or "avx512"; the latter includes BW, DQ, VL, VNNI and BF16, the former FMA and F16C.
+// Those that this program was compiled for, narrowest first: "portable", and "avx2" and "avx512" or "neon" and "dotprod".
+std::vector<std::string> isa_names();
 const char *isa_name(Isa isa);
 // Throws std::invalid_argument for another name.
 Isa isa_of(std::string_view name);
@@ -34,8 +36,8 @@ template <class Table>
 class Paths {
 public:
     // A path that was not compiled is null; agrees(path, portable) compares one with the other.
-    Paths(const char *op, const Table &portable, const Table *avx2, const Table *avx512, bool (*agrees)(const Table &, const Table &)) noexcept
-        : op_(op), tables_{&portable, avx2, avx512}, agrees_(agrees) {}
+    Paths(const char *op, const Table &portable, const Table *wide, const Table *widest, bool (*agrees)(const Table &, const Table &)) noexcept
+        : op_(op), tables_{&portable, wide, widest}, agrees_(agrees) {}
 
     const Table &operator()() { return at(cpu_isa()); }
 

@@ -48,6 +48,8 @@ bool agrees(const LinearPath &path, const LinearPath &portable) {
 
 #if defined(__x86_64__)
 Paths<LinearPath> paths("linear", kLinearPortable, &kLinearAvx2, &kLinearAvx512, agrees);
+#elif defined(__aarch64__)
+Paths<LinearPath> paths("linear", kLinearPortable, &kLinearNeon, &kLinearDotprod, agrees);
 #else
 Paths<LinearPath> paths("linear", kLinearPortable, nullptr, nullptr, agrees);
 #endif

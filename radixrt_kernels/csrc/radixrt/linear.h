@@ -67,6 +67,9 @@ extern const LinearPath kLinearPortable;
 #if defined(__x86_64__)
 extern const LinearPath kLinearAvx2;
 extern const LinearPath kLinearAvx512;
+#elif defined(__aarch64__)
+extern const LinearPath kLinearNeon;
+extern const LinearPath kLinearDotprod;
 #endif
 
 }  // namespace radixrt

@@ -43,6 +43,8 @@ bool agrees(const SamplingPaths &path, const SamplingPaths &portable) {
 const SamplingPaths &paths() {
 #if defined(__x86_64__)
     static Paths<SamplingPaths> all("sampling", sampling_portable, &sampling_avx2, &sampling_avx512, agrees);
+#elif defined(__aarch64__)
+    static Paths<SamplingPaths> all("sampling", sampling_portable, &sampling_neon, nullptr, agrees);
 #else
     static Paths<SamplingPaths> all("sampling", sampling_portable, nullptr, nullptr, agrees);
 #endif

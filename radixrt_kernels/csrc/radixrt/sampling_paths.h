@@ -23,6 +23,8 @@ extern const SamplingPaths sampling_portable;
 #if defined(__x86_64__)
 extern const SamplingPaths sampling_avx2;
 extern const SamplingPaths sampling_avx512;
+#elif defined(__aarch64__)
+extern const SamplingPaths sampling_neon;
 #endif
 
 }  // namespace radixrt

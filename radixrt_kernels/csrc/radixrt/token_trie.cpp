@@ -107,7 +107,7 @@ void TokenTrie::walk(const ByteAutomaton &automaton, std::int32_t state, Visit &
 }
 
 void TokenTrie::fill_mask(const ByteAutomaton &automaton, std::int32_t state, std::span<std::int32_t> row) const {
-    if (static_cast<std::size_t>(max_token_ + 1) > row.size() * 32) {
+    if (static_cast<std::size_t>(max_token_) + 1 > row.size() * 32) {
         throw std::invalid_argument("[TokenTrie] the row is too short for the vocabulary");
     }
     std::fill(row.begin(), row.end(), 0);
