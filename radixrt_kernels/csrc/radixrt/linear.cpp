@@ -15,9 +15,34 @@ namespace {
 // Tasks a thread: enough to even out what other processes take away.
 constexpr std::int64_t kTasksPerThread = 4;
 
-// What a path makes of five tokens of three blocks, whose quantised results must be equal and whose others nearly so.
+// Panels whose products with eight tokens are computed between two spreadings of these, and as few of them a task.
+constexpr int kSpreadPanels = 64, kSpreadPanelsPerTask = 8;
+
+// Of how many of some tokens a matrix's products are computed eight at a time.
+int num_spread(const LinearPath &path, const PackedMatrix &matrix, int tokens) {
+    const bool small = matrix.type() == WeightType::q4_0 || matrix.type() == WeightType::q4_1;
+    return path.spread != nullptr && small ? tokens / kSpreadTokens * kSpreadTokens : 0;
+}
+
+// Eight tokens' products with up to kSpreadPanels panels: out [count, 8, 16].
+void spread_product(const SpreadPath &path, const PackedMatrix &matrix, std::int64_t panel, int count, const QuantizedRows &rows,
+                    std::int64_t first, float *out) {
+    const SpreadPath::Panels multiply = matrix.type() == WeightType::q4_0 ? path.q4_0 : path.q4_1;
+    const float factor = matrix.type() == WeightType::q4_0 ? 8.0f : 1.0f;
+    const std::int64_t blocks = matrix.cols() / kBlock, parts = (blocks + kSpreadBlocks - 1) / kSpreadBlocks;
+    SpreadRows spread;
+    std::fill_n(out, count * kSpreadTokens * kPanel, 0.0f);
+    for (std::int64_t part = 0; part < parts; ++part) {
+        const std::int64_t block = blocks * part / parts;
+        const auto some = static_cast<int>(blocks * (part + 1) / parts - block);
+        path.spread(rows, first, block, some, factor, spread);
+        multiply(matrix.panel(panel) + static_cast<std::size_t>(block) * panel_block_bytes(matrix.type()), matrix.panel_bytes(), count, some, spread, out);
+    }
+}
+
+// What a path makes of eight tokens of three blocks, whose quantised results must be equal and whose others nearly so.
 bool agrees(const LinearPath &path, const LinearPath &portable) {
-    constexpr int kTokens = 5, kCols = 3 * kBlock;
+    constexpr int kTokens = kSpreadTokens, kCols = 3 * kBlock;
     std::vector<float> x(kTokens * kCols), weights(kPanel * kCols);
     for (std::size_t i = 0; i < weights.size(); ++i) weights[i] = static_cast<float>((i * 7919 + 13) % 1009) / 504.0f - 1.0f;
     for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>((i * 104729 + 7) % 997) / 498.0f - 1.0f;
@@ -33,7 +58,9 @@ bool agrees(const LinearPath &path, const LinearPath &portable) {
             (portable.*member)(matrix.panel(0), kCols / kBlock, rows, kTokens - tokens, tokens, right);
             if (std::memcmp(left, right, sizeof(float) * kPanel * static_cast<std::size_t>(tokens)) != 0) return false;
         }
-        return true;
+        if (num_spread(path, matrix, kTokens) == 0) return true;
+        spread_product(*path.spread, matrix, 0, 1, rows, 0, left);
+        return std::memcmp(left, right, sizeof(left)) == 0;
     };
     const auto floats = [&](WeightType type, auto member) {
         PackedMatrix matrix(type, kPanel, kCols);
@@ -80,25 +107,55 @@ void write_panel(const LinearOutput &to, std::int64_t panel, std::int64_t first,
     }
 }
 
+// Some tokens' products with some panels.
+void tile_product(const LinearPath &path, const LinearOutput &output, std::int64_t begin, std::int64_t end, const float *x,
+                  const QuantizedRows &rows, std::int64_t first, int tokens) {
+    const PackedMatrix &matrix = *output.matrix;
+    const int spread = num_spread(path, matrix, tokens);
+    if (spread > 0) {
+        alignas(64) float products[kSpreadPanels * kSpreadTokens * kPanel];
+        for (std::int64_t panel = begin; panel < end; panel += kSpreadPanels) {
+            const auto count = static_cast<int>(std::min<std::int64_t>(kSpreadPanels, end - panel));
+            for (int token = 0; token < spread; token += kSpreadTokens) {
+                spread_product(*path.spread, matrix, panel, count, rows, first + token, products);
+                for (int i = 0; i < count; ++i) write_panel(output, panel + i, first + token, kSpreadTokens, products + i * kSpreadTokens * kPanel);
+            }
+        }
+    }
+    if (spread == tokens) return;
+    float products[kTokenTile * kPanel];
+    for (std::int64_t panel = begin; panel < end; ++panel) {
+        panel_product(path, matrix, panel, x, rows, first + spread, tokens - spread, products);
+        write_panel(output, panel, first + spread, tokens - spread, products);
+    }
+}
+
 }  // namespace
 
 void linear(const float *x, const QuantizedRows &quantized, std::int64_t tokens, std::span<const LinearOutput> outputs, ThreadPool &pool) {
     const LinearPath &path = paths();
     std::int64_t panels = 0;
-    for (const LinearOutput &output : outputs) panels += output.matrix->num_panels();
-    const std::int64_t tasks = std::min<std::int64_t>(panels, pool.num_threads() == 1 ? 1 : kTasksPerThread * pool.num_threads());
-    pool.run(static_cast<int>(tasks), [&](int task) {
-        const std::int64_t begin = panels * task / tasks, end = panels * (task + 1) / tasks;
-        float products[kTokenTile * kPanel];
-        for (std::int64_t first = 0; first < tokens; first += kTokenTile) {
-            const auto count = static_cast<int>(std::min<std::int64_t>(kTokenTile, tokens - first));
+    bool spreads = false;
+    for (const LinearOutput &output : outputs) {
+        panels += output.matrix->num_panels();
+        spreads = spreads || num_spread(path, *output.matrix, static_cast<int>(std::min<std::int64_t>(tokens, kTokenTile))) > 0;
+    }
+    // Tasks are ranges of panels; where tokens are spread first, which each task does for itself, ranges of tokens before that.
+    const std::int64_t tiles = (tokens + kTokenTile - 1) / kTokenTile;
+    const std::int64_t wanted = pool.num_threads() == 1 ? 1 : kTasksPerThread * pool.num_threads();
+    const std::int64_t rows = spreads ? std::min(tiles, wanted) : 1;
+    const std::int64_t least = spreads ? std::max<std::int64_t>(panels / kSpreadPanelsPerTask, pool.num_threads()) : panels;
+    const std::int64_t columns = std::min({panels, least, (wanted + rows - 1) / rows});
+    pool.run(static_cast<int>(rows * columns), [&](int task) {
+        const std::int64_t row = task / columns, column = task % columns;
+        const std::int64_t begin = panels * column / columns, end = panels * (column + 1) / columns;
+        const std::int64_t last = std::min(tokens, tiles * (row + 1) / rows * kTokenTile);
+        for (std::int64_t first = tiles * row / rows * kTokenTile; first < last; first += kTokenTile) {
+            const auto count = static_cast<int>(std::min<std::int64_t>(kTokenTile, last - first));
             std::int64_t offset = 0;
             for (const LinearOutput &output : outputs) {
-                const std::int64_t stop = std::min(end - offset, output.matrix->num_panels());
-                for (std::int64_t panel = std::max<std::int64_t>(begin - offset, 0); panel < stop; ++panel) {
-                    panel_product(path, *output.matrix, panel, x, quantized, first, count, products);
-                    write_panel(output, panel, first, count, products);
-                }
+                const std::int64_t start = std::max<std::int64_t>(begin - offset, 0), stop = std::min(end - offset, output.matrix->num_panels());
+                if (start < stop) tile_product(path, output, start, stop, x, quantized, first, count);
                 offset += output.matrix->num_panels();
             }
         }

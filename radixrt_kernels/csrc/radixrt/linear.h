@@ -51,6 +51,27 @@ struct WantedRows {
 // of its rounding is token order[i].  Each element has the bits that ``linear`` gives it.
 void linear_where(const float *x, const QuantizedRows &quantized, const PackedMatrix &matrix, const WantedRows &wanted, float *y, ThreadPool &pool);
 
+constexpr int kSpreadTokens = 8;
+// As many blocks as fit a first-level cache.
+constexpr int kSpreadBlocks = 9;
+
+// Eight tokens' rounded numbers of some blocks, each four columns repeated for all lanes of a register, in the order in which the
+// weights of a block are read; sums (times a factor) and scales likewise.
+struct SpreadRows {
+    alignas(64) std::int8_t numbers[kSpreadBlocks][8][kSpreadTokens][kBlock];
+    alignas(64) float sums[kSpreadBlocks][kSpreadTokens][8], scales[kSpreadBlocks][kSpreadTokens][8];
+};
+
+// Products of eight tokens with several panels, for paths on which they are faster so.
+struct SpreadPath {
+    // Tokens first .. first + 7, blocks block .. block + blocks - 1, blocks <= kSpreadBlocks; ``factor`` of the sums: 8 for q4_0, whose
+    // numbers are 8 too large.
+    void (*spread)(const QuantizedRows &rows, std::int64_t first, std::int64_t block, int blocks, float factor, SpreadRows &out);
+    // Add the blocks' terms to y [count, 8 tokens, 16]; ``panel`` is the first panel at its first block, others lie panel_bytes apart.
+    using Panels = void (*)(const std::uint8_t *panel, std::size_t panel_bytes, int count, int blocks, const SpreadRows &rows, float *y);
+    Panels q4_0, q4_1;
+};
+
 // One path of the kernels.  ``panel`` is one of a matrix of that type, ``out`` [tokens, 16].
 struct LinearPath {
     // Tokens first .. first + tokens - 1 of the rows, tokens <= kTokenTile.
@@ -59,13 +80,15 @@ struct LinearPath {
     using FloatPanel = void (*)(const std::uint8_t *panel, std::int64_t cols, const float *x, int tokens, float *out);
     QuantizedPanel q8_0, q4_0, q4_1;
     FloatPanel f32, bf16;
+    const SpreadPath *spread;  // null: the above for any number of tokens
 };
 
-constexpr int kTokenTile = 32;
+constexpr int kTokenTile = 32;  // whole groups of kSpreadTokens
 
 extern const LinearPath kLinearPortable;
 #if defined(__x86_64__)
 extern const LinearPath kLinearAvx2;
+extern const SpreadPath kSpreadAvx2;
 extern const LinearPath kLinearAvx512;
 #elif defined(__aarch64__)
 extern const LinearPath kLinearNeon;

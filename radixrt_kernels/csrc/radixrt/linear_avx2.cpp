@@ -4,25 +4,21 @@
 #include <immintrin.h>
 
 #include "radixrt/linear.h"
+#include "radixrt/linear_avx2.h"
 
 namespace radixrt {
 
 namespace {
 
-constexpr int kHalf = 8;
 // Tokens whose products are computed together: both halves' sums of four fill half of the registers.
 constexpr int kGroup = 4;
 constexpr int kPrefetchBytes = 2048;
-
-__m256 load_halves(const std::uint8_t *from) { return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i *>(from))); }
 
 __m256i four_columns(const std::int8_t *a) {
     std::int32_t bytes;
     std::memcpy(&bytes, a, sizeof(bytes));
     return _mm256_set1_epi32(bytes);
 }
-
-__m256i load_numbers(const std::uint8_t *from) { return _mm256_loadu_si256(reinterpret_cast<const __m256i *>(from)); }
 
 // Add a term to a sum where it is written: a compiler that orders sums itself collects the terms of a block first, and has no
 // registers for them.
@@ -171,7 +167,7 @@ void float_panel(const std::uint8_t *panel, std::int64_t cols, const float *x, i
 
 const LinearPath kLinearAvx2{
     quantized_panel<WeightType::q8_0>, quantized_panel<WeightType::q4_0>, quantized_panel<WeightType::q4_1>,
-    float_panel<WeightType::f32>, float_panel<WeightType::bf16>,
+    float_panel<WeightType::f32>, float_panel<WeightType::bf16>, &kSpreadAvx2,
 };
 
 }  // namespace radixrt

@@ -52,7 +52,7 @@ void trial(Random &random) {
     static ThreadPool threads(3);
     const auto type = static_cast<WeightType>(random.below(5));
     const bool quantize = is_quantized(type);
-    const std::int64_t cols = quantize ? kBlock * (1 + random.below(6)) : 1 + random.below(150);
+    const std::int64_t cols = quantize ? kBlock * (1 + random.below(random.below(4) == 0 ? 30 : 6)) : 1 + random.below(150);
     const std::int64_t tokens = 1 + random.below(random.below(2) == 0 ? 4 : 70);
     Activations in(random.numbers(tokens * cols), tokens, quantize);
 
@@ -62,7 +62,8 @@ void trial(Random &random) {
     const std::int64_t count = 1 + random.below(3);
     std::int64_t stride = random.below(5);
     for (std::int64_t i = 0; i < count; ++i) {
-        const std::int64_t rows = 1 + random.below(50);
+        // More panels, now and then, than are multiplied between two spreadings of eight tokens.
+        const std::int64_t rows = 1 + random.below(random.below(20) == 0 ? 1300 : 50);
         matrices.push_back(std::make_unique<PackedMatrix>(type, rows, cols));
         const std::vector<float> weights = random.numbers(rows * cols);
         const std::int64_t split = random.below(rows + 1);
