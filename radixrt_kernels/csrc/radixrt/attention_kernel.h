@@ -108,7 +108,13 @@ struct Worker {
         if constexpr (Pairs) {
             int i = 0;
             for (; i + kLanes <= count; i += kLanes) Simd::store(to + i, Simd::round_pairs(from + 2 * i));
-            for (; i < count; ++i) to[i] = float_of(bf16_of(from[2 * i]) | std::uint32_t{bf16_of(from[2 * i + 1])} << 16);
+            if (i >= count) return;
+            // By the same instruction, whose subnormals may be zeros: how many words there are depends on other rows.
+            float rest[2 * kLanes] = {}, rounded[kLanes];
+            const std::size_t left = static_cast<std::size_t>(count - i);
+            std::memcpy(rest, from + 2 * i, 2 * left * sizeof(float));
+            Simd::store(rounded, Simd::round_pairs(rest));
+            std::memcpy(to + i, rounded, left * sizeof(float));
         }
     }
 
