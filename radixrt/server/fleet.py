@@ -34,6 +34,8 @@ HEALTH_INTERVAL = 5
 HEALTH_FAILURES = 2
 # Seconds between two looks at a server that still loads.
 STARTUP_INTERVAL = 1
+# A server that failed so often in a row is left alone for HEALTH_INTERVAL seconds: fewer than the five tries of a request.
+RETRIED_FAILURES = 3
 # Beyond the drain of a server: the gateway's own end and the interpreter's.
 GRACE = 10.0
 
@@ -116,6 +118,7 @@ def gateway_command(config: ServerConfig, urls: Sequence[str]) -> list[str]:
         sys.executable, "-m", "smg", "launch", "--host", config.host, "--port", str(config.port), "--worker-urls", *urls,
         "--health-check-interval-secs", str(HEALTH_INTERVAL), "--health-failure-threshold", str(HEALTH_FAILURES),
         "--worker-startup-check-interval", str(STARTUP_INTERVAL),
+        "--cb-failure-threshold", str(RETRIED_FAILURES), "--cb-timeout-duration-secs", str(HEALTH_INTERVAL),
         "--max-payload-size", str(config.max_body_bytes), "--prometheus-host", "127.0.0.1", "--prometheus-port", str(free_ports(1)[0]),
         "--log-level", {"warning": "warn"}.get(config.log_level, config.log_level),
     ]

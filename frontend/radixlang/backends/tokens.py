@@ -149,12 +149,26 @@ class TokenBackend:
     async def _answer(self, known: Known, native: Native, stop: re.Pattern[str] | None, *, in_session: bool) -> Answer:
         text, ids, meta = native["text"], native["output_ids"], dict(native["meta_info"])
         found = stop.search(text) if stop is not None else None
-        if found is not None:
+        if stop is not None and found is not None:
             text = text[: found.start()]
             meta["finish_reason"] = {"type": "stop", "matched": found[0]}
+            # The engine has gone on until it heard of the match; what it wrote meanwhile is no part of the answer.
+            meta["completion_tokens"] = used = await self._used(stop, ids)
+            ids = ids[:used]
         kept, rest = await self._kept(text, ids, meta)
         length = known.length + len(kept)
         return Answer(text, ids, meta, Known(known, kept, length, rest, (meta["id"], length) if in_session and length else None))
+
+    async def _used(self, stop: re.Pattern[str], ids: list[int]) -> int:
+        """How many leading tokens it takes for a match; all of them hold one."""
+        low, high = 1, len(ids)
+        while low < high:
+            middle = (low + high) // 2
+            if stop.search(await self._transport.decode(ids[:middle], skip_special_tokens=True)):
+                high = middle
+            else:
+                low = middle + 1
+        return low
 
     async def _kept(self, text: str, ids: list[int], meta: Native) -> tuple[list[int], str]:
         """The leading tokens whose text is part of the answer's, and what they leave of it."""
