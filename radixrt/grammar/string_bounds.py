@@ -26,7 +26,8 @@ class Bounds(NamedTuple):
 
 def string_bounds(schema: Any, text: bytes, open_at: Sequence[int]) -> Bounds | None:
     """Return the bounds of a string that begins behind an outline's text, of whose characters nothing is asked; None for others,
-    and where that is not known.  ``open_at``: where in the text each open container starts."""
+    and where that is not known.  ``open_at``: where in the text each open container starts.  Only for schemas whose keywords are
+    those of an outline that forgets: any other may ask something of a string."""
     node: Any = schema
     for start, end in pairwise((*open_at, len(text))):
         node = _inside(schema, node, text[start:end])
