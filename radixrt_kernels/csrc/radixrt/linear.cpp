@@ -60,7 +60,7 @@ bool agrees(const LinearPath &path, const LinearPath &portable) {
         }
         if (num_spread(path, matrix, kTokens) == 0) return true;
         spread_product(*path.spread, matrix, 0, 1, rows, 0, left);
-        return std::memcmp(left, right, sizeof(left)) == 0;
+        return std::memcmp(left, right, sizeof(left)) == 0;  // NOLINT(bugprone-suspicious-memory-comparison): bits are meant
     };
     const auto floats = [&](WeightType type, auto member) {
         PackedMatrix matrix(type, kPanel, kCols);

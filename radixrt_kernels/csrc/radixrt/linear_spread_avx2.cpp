@@ -22,8 +22,8 @@ constexpr int kSteps = 8 * kSpreadTokens;
 constexpr int kLag = 2;
 
 // Keep the order in which things are written: what is computed here is not moved.
-inline void here(__m256i &value) { asm volatile("" : "+x"(value)); }  // NOLINT(portability-no-assembler)
-inline void here(__m256 &value) { asm volatile("" : "+x"(value)); }   // NOLINT(portability-no-assembler)
+inline void here(__m256i &value) { asm volatile("" : "+x"(value)); }  // NOLINT(portability-no-assembler,misc-const-correctness)
+inline void here(__m256 &value) { asm volatile("" : "+x"(value)); }   // NOLINT(portability-no-assembler,misc-const-correctness)
 
 void spread(const QuantizedRows &rows, std::int64_t first, std::int64_t block, int blocks, float factor, SpreadRows &out) {
     for (int b = 0; b < blocks; ++b) {
