@@ -235,6 +235,15 @@ def test_a_regular_expression_ends_a_text_and_what_follows_goes_on_from_there(ba
     assert state.get_meta_info("x")["completion_tokens"] == first + 1
 
 
+def test_a_regular_expression_that_matches_nothing_at_all_ends_a_text_before_its_first_token(backend: EngineBackend) -> None:
+    @function
+    def program(s: State) -> None:
+        s += "Text:" + gen("x", 20, stop_regex="(?:never)*")
+
+    state = program.run(backend=backend, **GREEDY)
+    assert (state["x"], state.get_meta_info("x")["completion_tokens"]) == ("", 0)
+
+
 def test_an_empty_state_can_be_written_and_forked(backend: EngineBackend, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     @function
     def program(s: State) -> None:

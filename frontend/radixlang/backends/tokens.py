@@ -161,7 +161,7 @@ class TokenBackend:
 
     async def _used(self, stop: re.Pattern[str], ids: list[int]) -> int:
         """How many leading tokens it takes for a match; all of them hold one."""
-        low, high = 1, len(ids)
+        low, high = 0, len(ids)
         while low < high:
             middle = (low + high) // 2
             if stop.search(await self._transport.decode(ids[:middle], skip_special_tokens=True)):
