@@ -8,6 +8,7 @@
 #error "emulation is for files compiled without AVX-512"
 #endif
 
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -23,23 +24,14 @@ using Bytes = std::uint8_t __attribute__((vector_size(64)));
 using SignedBytes = std::int8_t __attribute__((vector_size(64)));
 using UnsignedWords = std::uint32_t __attribute__((vector_size(64)));
 
-inline float float_of(std::uint32_t bits) {
-    float value;
-    std::memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
-inline std::uint32_t bits_of(float value) {
-    std::uint32_t bits;
-    std::memcpy(&bits, &value, sizeof bits);
-    return bits;
-}
-
 // What is smaller than the smallest normal number counts as 0 of its sign.
-inline float flushed(float value) { return (bits_of(value) & 0x7F800000u) == 0 ? float_of(bits_of(value) & 0x80000000u) : value; }
+inline float flushed(float value) {
+    const auto bits = std::bit_cast<std::uint32_t>(value);
+    return (bits & 0x7F800000u) == 0 ? std::bit_cast<float>(bits & 0x80000000u) : value;
+}
 
 inline std::uint16_t bf16_of(float value) {
-    const std::uint32_t bits = bits_of(flushed(value));
+    const std::uint32_t bits = std::bit_cast<std::uint32_t>(flushed(value));
     if ((bits & 0x7FFFFFFFu) > 0x7F800000u) return static_cast<std::uint16_t>(bits >> 16 | 0x40u);
     return static_cast<std::uint16_t>((bits + 0x7FFFu + (bits >> 16 & 1u)) >> 16);
 }
@@ -181,8 +173,8 @@ inline Floats dpbf16_ps(Floats sums, __m512bh a, __m512bh b) {
     const auto left = (UnsignedWords)a, right = (UnsignedWords)b;
     for (int i = 0; i < 16; ++i) {
         float sum = flushed(sums[i]);
-        sum = flushed(std::fma(flushed(float_of(left[i] & 0xFFFF0000u)), flushed(float_of(right[i] & 0xFFFF0000u)), sum));
-        sums[i] = flushed(std::fma(flushed(float_of(left[i] << 16)), flushed(float_of(right[i] << 16)), sum));
+        sum = flushed(std::fma(flushed(std::bit_cast<float>(left[i] & 0xFFFF0000u)), flushed(std::bit_cast<float>(right[i] & 0xFFFF0000u)), sum));
+        sums[i] = flushed(std::fma(flushed(std::bit_cast<float>(left[i] << 16)), flushed(std::bit_cast<float>(right[i] << 16)), sum));
     }
     return sums;
 }
