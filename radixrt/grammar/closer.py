@@ -96,7 +96,7 @@ def min_tokens(state: ClosableState, vocabulary: Vocabulary) -> int:
 def _ways(state: ClosableState, vocabulary: Vocabulary, used: Counter[int]) -> Iterator[int]:
     """Tokens that may come next, those that close first; among the others those used least on the way here."""
     if forced := state.forced_bytes(MAX_FORCED):
-        yield from _starts(vocabulary, forced)
+        yield from vocabulary.starts(forced)
         return
     row = np.zeros(vocabulary.num_words, dtype=np.int32)
     state.fill_mask(row)
@@ -111,13 +111,6 @@ def _ways(state: ClosableState, vocabulary: Vocabulary, used: Counter[int]) -> I
     yield from order.blanks[bits[order.blanks] != 0].tolist()
     if not bits[order.short].any():  # any that fits
         yield from np.nonzero(bits)[0].tolist()
-
-
-def _starts(vocabulary: Vocabulary, text: bytes) -> Iterator[int]:
-    """Tokens that a text starts with, the longest first."""
-    for length in range(min(len(text), vocabulary.max_token_bytes), 0, -1):
-        if (token := vocabulary.token_of.get(text[:length])) is not None:
-            yield token
 
 
 class Order:

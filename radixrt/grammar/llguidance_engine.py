@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, proxy
 
 import msgspec
 import numpy as np
@@ -15,6 +15,7 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
 from radixrt.errors import GrammarError
 from radixrt.grammar.closer import min_tokens
+from radixrt.grammar.forced_masks import FEW, allow, cut, is_seen_whole
 from radixrt.grammar.matcher_state import MatcherState
 from radixrt.grammar.outline import Outline, Place
 from radixrt.grammar.schema import normalise
@@ -106,11 +107,25 @@ class LLGuidanceState(MatcherState):
         """Raises GrammarError when the limits of the engine are hit: the mask is then unknown, and nothing may follow."""
         if self._matcher.is_stopped():
             row[:] = self._vocabulary.end_mask if self.is_accepting() else 0
+        elif forced := self._forced or self._matcher.compute_ff_bytes():
+            self._mask_forced(row, forced)
         else:
             self._matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)  # with every end token where the text may end
         if self._matcher.is_error():
             row[:] = 0
             raise GrammarError(f"The grammar became too complex: {first_line(self._matcher.get_error())}")
+
+    def _mask_forced(self, row: np.ndarray, forced: bytes) -> None:
+        """Write the mask before forced text."""
+        matcher, vocabulary = self._matcher, self._vocabulary
+        longer = vocabulary.extensions(forced)
+        if len(longer) > FEW and is_seen_whole(vocabulary, forced):
+            matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
+        else:
+            row[:] = 0
+            allow(row, [token for token in longer.tolist() if matcher.validate_tokens([token])])
+        for token in vocabulary.starts(forced[: vocabulary.max_token_bytes]):
+            allow(row, vocabulary.twins(token))
 
     def _compose_mask(self, place: Place | None, row: np.ndarray) -> bool:
         """Inside a string of which only the length counts, all but what closes it is a table of the vocabulary."""
@@ -180,19 +195,19 @@ def to_bytes(grammar: LLGuidanceGrammar) -> bytes:
 def from_bytes(data: bytes, vocabulary: Vocabulary) -> LLGuidanceGrammar:
     """Make the grammar of ``to_bytes``."""
     shortest, text = msgspec.msgpack.decode(data, type=tuple[int, str])
-    return compile_lark(text, vocabulary, shortest)
+    return compile_text(text, vocabulary, shortest)
 
 
 def prepare(vocabulary: Vocabulary) -> None:
     """Make what every grammar of a vocabulary needs."""
     _tokenizer(vocabulary)
     string_tokens(vocabulary, ESCAPES)
-    min_tokens(compile_lark('start: "{"', vocabulary, 1).new_state(), vocabulary)
+    min_tokens(compile_text('start: "{"', vocabulary, 1).new_state(), vocabulary)
 
 
 def compile_schema(schema: dict[str, Any] | bool, options: GrammarOptions, vocabulary: Vocabulary) -> LLGuidanceGrammar:
     """Compile a JSON schema as it stands; GrammarError where the engine refuses it."""
-    return compile_lark(f"{JSON}{json_text(schema, options)}", vocabulary)
+    return compile_text(f"{JSON}{json_text(schema, options)}", vocabulary)
 
 
 def compile_calls(spec: GrammarSpec, vocabulary: Vocabulary) -> LLGuidanceGrammar:
@@ -202,10 +217,10 @@ def compile_calls(spec: GrammarSpec, vocabulary: Vocabulary) -> LLGuidanceGramma
     """
     calls = ToolCalls.of(spec)
     try:
-        return compile_lark(calls.lark([json_part(normalise(tool.schema), spec.options) for tool in calls.tools]), vocabulary)
+        return compile_text(calls.lark([json_part(normalise(tool.schema), spec.options) for tool in calls.tools]), vocabulary)
     except GrammarError:
         # Some tool is to blame; which one, the engine does not say.
-        return compile_lark(calls.lark([_enforceable(tool, spec.options, vocabulary) for tool in calls.tools]), vocabulary)
+        return compile_text(calls.lark([_enforceable(tool, spec.options, vocabulary) for tool in calls.tools]), vocabulary)
 
 
 def _enforceable(tool: ToolText, options: GrammarOptions, vocabulary: Vocabulary) -> str:
@@ -221,12 +236,16 @@ def _enforceable(tool: ToolText, options: GrammarOptions, vocabulary: Vocabulary
     return json_part(schema, options)
 
 
-def compile_lark(grammar: str, vocabulary: Vocabulary, shortest: int | None = None) -> LLGuidanceGrammar:
+def compile_text(grammar: str, vocabulary: Vocabulary, shortest: int | None = None) -> LLGuidanceGrammar:
     """Compile a Lark grammar in llguidance's dialect; ``shortest``: its ``min_tokens`` where they are known.
 
-    Without ``no_forcing`` masks would allow, of forced text, only the tokens that the engine itself cuts it into.
+    One that is a schema and nothing else is not read as Lark, whose own lexer takes the engine a millisecond to make.
+    Only Lark can say ``no_forcing``, which makes masks what ``forced_masks`` would.
     """
-    text = LLMatcher.grammar_from_lark('%llguidance {"no_forcing": true}\n' + grammar)
+    if grammar.startswith(JSON):
+        text = LLMatcher.grammar_from_json_schema(grammar[len(JSON) :])
+    else:
+        text = LLMatcher.grammar_from_lark('%llguidance {"no_forcing": true}\n' + grammar)
     matcher = LLMatcher(_tokenizer(vocabulary), text, log_level=0, limits=LIMITS)
     if matcher.is_error():
         raise GrammarError(f"The grammar cannot be enforced: {first_line(matcher.get_error())}")
@@ -258,7 +277,7 @@ def json_options(options: GrammarOptions) -> JsonCompileOptions:
 
 
 class _Tokens:
-    """A vocabulary as llguidance asks for it.  The engine's own tokenising is not used, so it may be one token a byte."""
+    """A vocabulary as llguidance asks for it.  How it cuts a text shows only in what ``forced_masks`` makes of its masks."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         texts = [vocabulary.bytes_of(token) for token in range(vocabulary.size)]
@@ -266,9 +285,10 @@ class _Tokens:
         self.tokens = [b"<|%d|>" % token if text is None else text for token, text in enumerate(texts)]
         self.eos_token_id = vocabulary.end_ids[0] if vocabulary.end_ids else self.special_token_ids[0]
         self.bos_token_id = None
+        self._vocabulary = proxy(vocabulary)
 
     def __call__(self, text: bytes | str) -> list[int]:
-        return []
+        return cut(self._vocabulary, text.encode() if isinstance(text, str) else text) or []
 
 
 _tokenizers: WeakKeyDictionary[Vocabulary, LLTokenizer] = WeakKeyDictionary()

@@ -6,7 +6,7 @@ Made once for each model, and shared by every grammar; it knows no tokenizer, on
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from hashlib import sha256
 
@@ -72,8 +72,19 @@ class Vocabulary:
         """Return the ids, int64, of the text tokens that start with a prefix and are longer."""
         spellings, tokens = self._in_order
         first = bisect_right(spellings, prefix)
-        last = bisect_left(spellings, True, first, key=lambda spelled: not spelled.startswith(prefix))
+        head = prefix.rstrip(b"\xff")
+        last = bisect_left(spellings, head[:-1] + bytes((head[-1] + 1,)), first) if head else len(spellings)
         return tokens[first:last]
+
+    def starts(self, text: bytes) -> Iterator[int]:
+        """Yield the tokens that a text starts with, the longest first; of those spelled alike the lowest id."""
+        for length in self.lengths_of.get(text[:2], (1,)):
+            if length <= len(text) and (token := self.token_of.get(text[:length])) is not None:
+                yield token
+
+    def twins(self, token: int) -> tuple[int, ...]:
+        """Return the text tokens that are spelled as the lowest of them is, that one first."""
+        return self._twins.get(token, (token,))
 
     @cached_property
     def trie(self) -> TokenTrie:
@@ -108,6 +119,15 @@ class Vocabulary:
         """Text tokens in the order of their spellings."""
         pairs = sorted((spelled, token) for token, spelled in enumerate(self._text_bytes) if spelled is not None)
         return [spelled for spelled, _ in pairs], np.array([token for _, token in pairs], dtype=np.int64)
+
+    @cached_property
+    def _twins(self) -> dict[int, tuple[int, ...]]:
+        """By its lowest id, the ids of a spelling that has several."""
+        ids: dict[bytes, list[int]] = {}
+        for token, spelled in enumerate(self._text_bytes):
+            if spelled is not None and self.token_of[spelled] != token:
+                ids.setdefault(spelled, []).append(token)
+        return {self.token_of[spelled]: (self.token_of[spelled], *others) for spelled, others in ids.items()}
 
     @cached_property
     def _end_set(self) -> frozenset[int]:

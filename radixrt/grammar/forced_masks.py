@@ -1,0 +1,54 @@
+"""Masks where llguidance knows the bytes that come next.
+
+Left to itself it allows there one token only, the first of the forced text as it would cut that.  The tokens that may come are
+those that the forced text starts with, and those that start with all of it and go on as the grammar allows.  The first are a
+look-up, and of the second there are few unless the forced text is short.  Few are tried one by one.  Many are the engine's to
+find: it looks for longer tokens in place of the last ``CUT_TOKENS`` of the forced text (``chop_tokens`` in its ``toktrie``), and
+where that is all of it, and there are any, its mask has all that may come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from radixrt.grammar.vocabulary import Vocabulary, whole_characters
+
+CUT_TOKENS = 4
+FEW = 2
+"""So many tokens are tried in less time than a mask takes."""
+_BITS = np.left_shift(1, np.arange(32)).astype(np.uint32)
+
+
+def is_seen_whole(vocabulary: Vocabulary, forced: bytes) -> bool:
+    """Whether the engine's mask has all the tokens that start with a forced text and go on.
+
+    It cuts a text by ``cut``, but for a character that is not complete at its end, of which each byte may become a token.  What
+    starts inside a character it takes for another text.
+    """
+    if forced[0] & 0xC0 == 0x80 or len(forced) > CUT_TOKENS * vocabulary.max_token_bytes:
+        return False
+    whole = whole_characters(forced, len(forced))
+    tokens = cut(vocabulary, whole)
+    return tokens is not None and len(tokens) + len(forced) - len(whole) <= CUT_TOKENS
+
+
+def cut(vocabulary: Vocabulary, text: bytes) -> list[int] | None:
+    """Cut a text into the longest tokens from its start; None where there are none that spell it."""
+    tokens: list[int] = []
+    at = 0
+    while at < len(text):
+        token = next(vocabulary.starts(text[at : at + vocabulary.max_token_bytes]), None)
+        if token is None:
+            return None
+        tokens.append(token)
+        at += len(vocabulary.bytes_of(token) or b"")
+    return tokens
+
+
+def allow(row: np.ndarray, tokens: Iterable[int]) -> None:
+    """Allow some more tokens in a packed row."""
+    words = row.view(np.uint32)
+    for token in tokens:
+        words[token >> 5] |= _BITS[token & 31]
