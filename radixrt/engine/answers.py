@@ -128,7 +128,8 @@ class OpenAnswers:
             for uid in uids:
                 self._forget(uid, self._open[uid], lost, now)
             raise
-        return RequestStream(rid, tokens, channel, functools.partial(self._release, uids))
+        constrained = any(request.sampling.grammar is not None for request in requests)
+        return RequestStream(rid, tokens, channel, functools.partial(self._release, uids), constrained=constrained)
 
     def abort(self, rid: str) -> bool:
         """Have the core end the request of exactly this name; False when there is none."""

@@ -119,12 +119,16 @@ class RequestStream:
     """The answers of one request as they come: an asynchronous iterator of events, for one consumer.
 
     Ends when every choice has finished.  Leaving it early, by ``aclose``, ``async with`` or by dropping it, aborts what
-    has not.  A consumer that is slow gets fewer, longer events.
+    has not.  A consumer that is slow gets fewer, longer events.  ``constrained``: its grammar may have to be compiled first,
+    and may be refused then.
     """
 
-    def __init__(self, rid: str, prompt: Sequence[int], channel: Channel, release: Callable[[], None]) -> None:
+    def __init__(
+        self, rid: str, prompt: Sequence[int], channel: Channel, release: Callable[[], None], *, constrained: bool = False
+    ) -> None:
         self.rid = rid
         self.prompt = prompt
+        self.constrained = constrained
         self.num_choices = len(channel.open)
         self._channel = channel
         self._release = release

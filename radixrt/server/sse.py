@@ -43,6 +43,8 @@ OPENAI = Framing("text/event-stream", _error_event, b"data: [DONE]\n\n")
 # A refusal by the engine core comes as a first output.  Holding the status line back this long lets it be an HTTP status,
 # which clients know how to retry; a slower first token does not delay the head of the answer any further.
 HEAD_GRACE = 0.1
+# A grammar is refused after it was compiled, which has a deadline of 5 seconds and may wait for others.
+GRAMMAR_GRACE = 10.0
 
 Result = TypeVar("Result")
 Numbered = tuple[int, RequestOutput]
@@ -189,7 +191,8 @@ class EventStream(Response):
         async with contextlib.aclosing(self._outputs.read()) as outputs:
             first = asyncio.ensure_future(anext(outputs))
             try:
-                await asyncio.wait({first}, timeout=HEAD_GRACE)
+                constrained = any(stream.constrained for stream in self._outputs.streams)
+                await asyncio.wait({first}, timeout=GRAMMAR_GRACE if constrained else HEAD_GRACE)
                 error = _failed(first)
                 if error is not None:
                     await ProblemResponse(error, path=scope["path"])(scope, receive, send)

@@ -115,8 +115,9 @@ def test_usage_counts_a_prompt_once_and_every_completion() -> None:
 class FakeStream:
     """A request stream whose events are known beforehand; a number is a pause."""
 
-    def __init__(self, *events: RequestOutput | float | Exception) -> None:
+    def __init__(self, *events: RequestOutput | float | Exception, constrained: bool = False) -> None:
         self.closed = 0
+        self.constrained = constrained
         self._events = self._run(events)
 
     async def _run(self, events: tuple[RequestOutput | float | Exception, ...]) -> AsyncIterator[RequestOutput]:
@@ -197,6 +198,13 @@ def test_slow_first_token_does_not_hold_the_head_back(monkeypatch: pytest.Monkey
     status, body, _ = respond(FakeStream(0.1, output(finish=REFUSED)))
     assert status == 200
     assert decoded(body)[0]["error"]["code"] == "queue_full"
+
+
+def test_grammar_that_is_refused_late_is_an_http_error_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sse, "HEAD_GRACE", 0.01)
+    status, body, _ = respond(FakeStream(60.0), FakeStream(0.1, output(finish=REFUSED), constrained=True), gone_after=5)
+    assert status == 429
+    assert json.loads(body)["error"]["code"] == "queue_full"
 
 
 def test_client_that_leaves_closes_the_streams() -> None:

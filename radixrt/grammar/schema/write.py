@@ -12,6 +12,7 @@ from radixrt.grammar.schema.document import Document, Schema
 from radixrt.grammar.schema.expand import Expander
 from radixrt.grammar.schema.finite import prune
 from radixrt.grammar.schema.formats import FORMATS
+from radixrt.grammar.schema.numbers import LARGEST, is_told, told
 from radixrt.grammar.schema.patterns import engine_pattern
 from radixrt.grammar.schema.problems import refused
 from radixrt.grammar.schema.shapes import ALL_TYPES, NOTHING_SAID, Shape, State
@@ -19,6 +20,7 @@ from radixrt.grammar.schema.unique import unique_arrays
 from radixrt.grammar.schema.values import TYPES, key_of, plain
 
 _UNSPELLED = re.compile(r"[\x00-\x07\x0b\x0e-\x1f\x7f]")
+_WHY_UNSPELLED = "control characters without an escape of their own are not written"
 MAX_STATES = 4000
 MAX_STRING = 4096
 MAX_STEP = 2000
@@ -35,7 +37,10 @@ def normalise(schema: Schema) -> dict[str, Any]:
     document = Document(schema)
     writer = Writer(Expander(document))
     root = writer.reference(frozenset(((document.root, True),)))
-    return prune(root, writer.definitions)
+    try:
+        return prune(root, writer.definitions)
+    except GrammarError as error:
+        raise writer.left_out or error from None
 
 
 class Writer:
@@ -45,6 +50,8 @@ class Writer:
         self._expander = expander
         self._names: dict[State, str] = {}
         self.definitions: dict[str, Any] = {}
+        self.left_out: GrammarError | None = None
+        """Why the last of what cannot be said was left out, which other instances may do without."""
 
     def reference(self, state: State) -> Schema:
         """A schema for a state: in full where it is small, else a reference."""
@@ -80,6 +87,8 @@ class Writer:
         """The schemas that one shape takes."""
         if shape.values is not None:
             values = [value for value in shape.values if _has_spelling(value)]
+            if len(values) < len(shape.values):
+                self.left_out = refused("enum", "", _WHY_UNSPELLED)
             return [{"enum": values}] if values else []
         out: dict[str, Any] = {}
         if shape.types != ALL_TYPES:
@@ -143,7 +152,10 @@ class Writer:
         checker, bound = self._expander.checker, shape.bound_names
         names: dict[str, Schema] = {}
         for name in shape.names:
-            allowed = name not in absent and _has_spelling(name) and (not bound or checker.holds(bound, name))
+            allowed = name not in absent and (not bound or checker.holds(bound, name))
+            if allowed and not _has_spelling(name):
+                self.left_out = refused("properties", "", _WHY_UNSPELLED)
+                allowed = False
             names[name] = self.reference(shape.member(name)) if allowed else False
             if names[name] is False and name in shape.required:
                 return False
@@ -206,7 +218,10 @@ class Writer:
 
     def _counted_one(self, shape: Shape, present: tuple[str, ...], absent: tuple[str, ...]) -> Schema | None:
         named = len(shape.required) + len(present)
-        if named + 1 < shape.min_members or (shape.max_members is not None and named > shape.max_members):
+        if shape.max_members is not None and named > shape.max_members:
+            return None
+        if named + 1 < shape.min_members:
+            self.left_out = refused("minProperties", "", "whether two members have the same name cannot be told while they are written")
             return None
         out: dict[str, Any] = {"type": "object"}
         if not self._objects(replace(shape, required=(*shape.required, *present)), absent, out):
@@ -225,7 +240,8 @@ class Writer:
 
 
 def _write_number(shape: Shape, out: dict[str, Any]) -> None:
-    for bound, plainly, exclusively in ((shape.low, "minimum", "exclusiveMinimum"), (shape.high, "maximum", "exclusiveMaximum")):
+    low, high = told(shape.low, shape.high, whole=shape.is_whole())
+    for bound, plainly, exclusively in ((low, "minimum", "exclusiveMinimum"), (high, "maximum", "exclusiveMaximum")):
         if bound is not None:
             out[exclusively if bound[1] else plainly] = plain(bound[0])
     if shape.step is not None and shape.step != 1:
@@ -267,9 +283,16 @@ def _has_length(shape: Shape) -> bool:
 def _has_spelling(value: Any) -> bool:
     """Whether a value can be written without ``\\u``, which would give every character a second spelling.
 
-    Raises GrammarError for long strings: forced text is asked for as a whole, in time proportional to its length.
+    Raises GrammarError for long strings: forced text is asked for as a whole, in time proportional to its length; and for numbers
+    that the engine would write as others.
     """
     match value:
+        case int() if abs(value) <= LARGEST:  # booleans too
+            return True
+        case int() | float():
+            if not is_told(value):
+                raise refused("enum", "", f"{value} has more digits than a double tells apart")
+            return True
         case str():
             if len(value) > MAX_STRING:
                 raise GrammarError(f"A value in the schema is longer than {MAX_STRING} characters.", code="grammar_too_large")
