@@ -54,7 +54,9 @@ def test_bounds_of_machine_integers_leave_what_they_allow(bounds: dict[str, int]
 
 
 @pytest.mark.parametrize("exclusive", [False, True], ids=["inclusive", "exclusive"])
-@pytest.mark.parametrize(("excluded", "near", "inside"), [(0, 0.5, "0.25"), (0, 1e-7, "0.00000005"), (5, 5.01, "5.002"), (-5, -4.5, "-4.75")])
+@pytest.mark.parametrize(
+    ("excluded", "near", "inside"), [(0, 0.5, "0.25"), (0, 1e-7, "0.00000005"), (5, 5.01, "5.002"), (-5, -4.5, "-4.75")]
+)
 def test_whole_number_that_is_excluded_is_not_accepted_beside_one_that_differs_in_decimals(
     excluded: int, near: float, inside: str, exclusive: bool
 ) -> None:
