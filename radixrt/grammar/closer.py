@@ -100,25 +100,31 @@ def _ways(state: ClosableState, vocabulary: Vocabulary, used: Counter[int]) -> I
         return
     row = np.zeros(vocabulary.num_words, dtype=np.int32)
     state.fill_mask(row)
-    bits = np.unpackbits(row.view(np.uint8), bitorder="little")
     order = _orders.get(vocabulary)
     if order is None:
         order = _orders[vocabulary] = Order(vocabulary)
-    in_string = np.count_nonzero(bits[order.letters]) >= IN_STRING
+    words = row.data
+
+    def is_allowed(token: int) -> int:
+        return words[token >> 5] >> (token & 31) & 1
+
+    in_string = sum(map(is_allowed, order.letters)) >= IN_STRING
     ends, fills = (order.quotes, order.others) if in_string else (order.ends, order.fills)
-    yield from ends[bits[ends] != 0].tolist()
-    yield from sorted(fills[bits[fills] != 0].tolist(), key=lambda token: used[token])
-    yield from order.blanks[bits[order.blanks] != 0].tolist()
-    if not bits[order.short].any():  # any that fits
-        yield from np.nonzero(bits)[0].tolist()
+    yield from filter(is_allowed, ends)
+    # Most places are left with their first choice, so the others are only looked for when they are asked for.
+    yield from (token for token in fills if is_allowed(token) and not used[token])
+    yield from sorted(filter(is_allowed, filter(used.__getitem__, fills)), key=used.__getitem__)
+    yield from filter(is_allowed, order.blanks)
+    if not any(map(is_allowed, order.short)):  # any that fits
+        yield from np.nonzero(np.unpackbits(row.view(np.uint8), bitorder="little"))[0].tolist()
 
 
 class Order:
     """The short tokens of a vocabulary, in the order to try them: outside strings ends before fills, in strings quotes before others."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
-        def tokens(texts: Iterable[bytes]) -> np.ndarray:
-            return np.array([vocabulary.token_of[text] for text in texts if text in vocabulary.token_of], dtype=np.int64)
+        def tokens(texts: Iterable[bytes]) -> list[int]:
+            return [vocabulary.token_of[text] for text in texts if text in vocabulary.token_of]
 
         single = [bytes([byte]) for byte in FILLING + bytes(byte for byte in range(0x21, 0x100) if byte not in FILLING)]
         self.letters = tokens(bytes([byte]) for byte in LETTERS)
@@ -127,7 +133,7 @@ class Order:
         self.fills = tokens(text for text in single if text not in ENDING)
         self.others = tokens(text for text in single if text != b'"')
         self.blanks = tokens((b" ", b"\n", b"\t", b"\r"))
-        self.short = np.concatenate([self.ends, self.quotes, self.others, self.blanks])
+        self.short = [*self.ends, *self.quotes, *self.others, *self.blanks]
 
 
 _orders: WeakKeyDictionary[Vocabulary, Order] = WeakKeyDictionary()

@@ -73,13 +73,15 @@ class Document:
 
     def site(self, value: Any, pointer: str, base: str) -> Site:
         """The site of a value; GrammarError unless it is a schema."""
-        if not isinstance(value, dict | bool):
-            raise refused("schema", pointer, "a schema must be an object or a boolean")
         found = self._sites.get((id(value), pointer))
         if found is None:
+            if not isinstance(value, dict | bool):
+                raise refused("schema", pointer, "a schema must be an object or a boolean")
             if isinstance(value, dict) and self._has_own_id(value):
                 base = _join(base, value["$id" if self.draft > 4 else "id"])
-            known = value if isinstance(value, bool) else {name: below for name, below in value.items() if name not in FOREIGN[self.draft]}
+            known, foreign = value, FOREIGN[self.draft]
+            if isinstance(value, dict) and not foreign.isdisjoint(value):
+                known = {name: below for name, below in value.items() if name not in foreign}
             found = self._sites[id(value), pointer] = Site(known, pointer, base)
         return found
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from radixrt.errors import GrammarError
 from radixrt.grammar.schema.document import Document, Site
-from radixrt.grammar.schema.facets import all_but, bounds, count, lacking, names_in, plain_facets, type_names, typed, values_of
+from radixrt.grammar.schema.facets import all_but, bounds, count, lacking, names_in, plain_facets, type_names, values_of
 from radixrt.grammar.schema.formats import FORMATS
 from radixrt.grammar.schema.members import Checker
 from radixrt.grammar.schema.problems import refused
@@ -31,6 +31,12 @@ NOT_NEGATED: dict[str, Any] = {
     "unevaluatedItems": True, "unevaluatedProperties": True, "uniqueItems": False,
 }  # fmt: skip
 """Keywords whose violation has no shape, with the value that nothing violates."""
+
+APPLYING = frozenset((
+    "$ref", "$dynamicRef", "$recursiveRef", "allOf", "anyOf", "oneOf", "not", "if", "dependencies", "dependentSchemas", "dependentRequired",
+    "contains",
+))  # fmt: skip
+"""Keywords that apply schemas to the instance itself, or make it need members."""
 
 Shapes = list[Shape]
 
@@ -126,7 +132,10 @@ class Expander:
 
     def _product(self, left: Shapes, right: Shapes, site: Site) -> Shapes:
         self._work_done(len(left) * len(right), site)
-        both = [shape for one in left for other in right if (shape := meet(one, other)) is not None]
+        if len(left) == 1 and left[0] is NOTHING_SAID:
+            both = right
+        else:
+            both = [shape for one in left for other in right if (shape := meet(one, other)) is not None]
         if len(both) > MAX_SHAPES:
             message = f"The schema is too complex: the choices at #{site.pointer or '/'} multiply to more than {MAX_SHAPES}."
             raise GrammarError(message, code="grammar_too_complex", pointer=site.pointer)
@@ -138,10 +147,7 @@ class Expander:
         referenced = self._referenced(site)
         if "$ref" in schema and self.document.draft <= 7:
             return self.node(referenced[0], True, trail, subsets=subsets)
-        base = plain_facets(site, lambda *path: frozenset(((self.document.child(site, *path), True),)))
-        shapes: Shapes = [base]
-        if "type" in schema:
-            shapes = self._product(shapes, [typed(site)], site)
+        shapes: Shapes = [plain_facets(site, lambda *path: frozenset(((self.document.child(site, *path), True),)))]
         if (values := values_of(site)) is not None:
             shapes = self._product(shapes, [Shape(types=frozenset(map(type_of, values)), values=tuple(values))] if values else [], site)
         for factor in self._applied(site, referenced, trail, subsets):
@@ -156,6 +162,8 @@ class Expander:
         """The shapes of each keyword that applies schemas to the instance itself."""
         schema, child = site.value, self.document.child
         assert isinstance(schema, dict)
+        if APPLYING.isdisjoint(schema):
+            return
         for target in referenced:
             yield self.node(target, True, trail, subsets=subsets)
         for index in range(len(_list(site, "allOf"))):

@@ -4,22 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any
 
 from radixrt.grammar.schema.document import Site
 from radixrt.grammar.schema.formats import FORMATS
 from radixrt.grammar.schema.patterns import other_than
 from radixrt.grammar.schema.problems import refused
-from radixrt.grammar.schema.shapes import ALL_TYPES, ANY, NOTHING_SAID, Items, Members, Shape, State, meet, of_type, other_types
+from radixrt.grammar.schema.shapes import (
+    ALL_TYPES,
+    ANY,
+    NOTHING_SAID,
+    Items,
+    Members,
+    Shape,
+    State,
+    common_step,
+    meet,
+    of_type,
+    other_types,
+)
 from radixrt.grammar.schema.values import canonical, exact, key_of, type_of
 
 MAX_COUNT = 10_000
-PLAIN = frozenset((
-    "minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum", "multipleOf", "minLength", "maxLength", "pattern", "format",
-    "items", "prefixItems", "additionalItems", "minItems", "maxItems", "uniqueItems", "properties", "patternProperties",
-    "additionalProperties", "required", "minProperties", "maxProperties", "propertyNames",
+OF_NUMBERS = frozenset(("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum", "multipleOf"))
+OF_STRINGS = frozenset(("minLength", "maxLength", "pattern", "format"))
+OF_ARRAYS = frozenset(("items", "prefixItems", "additionalItems", "minItems", "maxItems", "uniqueItems"))
+OF_OBJECTS = frozenset((
+    "properties", "patternProperties", "additionalProperties", "required", "minProperties", "maxProperties", "propertyNames",
 ))  # fmt: skip
-"""The keywords that ``plain_facets`` reads."""
 Obliged = Callable[..., State]  # from the path below a schema to the state of what is there
 
 
@@ -38,7 +51,11 @@ def type_names(site: Site) -> tuple[str, ...]:
 
 def typed(site: Site) -> Shape:
     """The shape of the type keyword."""
-    names = type_names(site)
+    return _of_types(type_names(site))
+
+
+@lru_cache(1024)
+def _of_types(names: tuple[str, ...]) -> Shape:
     types = frozenset("number" if name == "integer" else name for name in names)
     return Shape(types=types, step=Fraction(1) if "integer" in names and "number" not in names else None)
 
@@ -61,30 +78,34 @@ def values_of(site: Site) -> list[Any] | None:
 
 
 def plain_facets(site: Site, obliged: Obliged) -> Shape:
-    """The shape of all the plain keywords but type and the values; ``obliged(keyword, ...)`` is the state of a subschema."""
+    """The shape of all the plain keywords but the values; ``obliged(keyword, ...)`` is the state of a subschema."""
     schema = site.value
     assert isinstance(schema, dict)
-    if PLAIN.isdisjoint(schema):  # as in most schemas of one string or number
-        return NOTHING_SAID
-    low, high = bounds(site)
-    return Shape(
-        low=low,
-        high=high,
-        step=_step(site),
-        min_length=count(site, "minLength") or 0,
-        max_length=count(site, "maxLength"),
-        patterns=((schema["pattern"], site.pointer),) if isinstance(schema.get("pattern"), str) else (),
-        formats=(schema["format"],) if schema.get("format") in FORMATS else (),
-        items=items_of(site, obliged),
-        min_items=count(site, "minItems") or 0,
-        max_items=count(site, "maxItems"),
-        unique=site.pointer if schema.get("uniqueItems") is True else None,
-        members=members_of(site, obliged),
-        required=names_in(site, "required"),
-        min_members=count(site, "minProperties") or 0,
-        max_members=count(site, "maxProperties"),
-        bound_names=obliged("propertyNames") if "propertyNames" in schema else ANY,
-    )
+    facets: dict[str, Any] = {}
+    if not OF_NUMBERS.isdisjoint(schema):
+        facets["low"], facets["high"] = bounds(site)
+        facets["step"] = _step(site)
+    if not OF_STRINGS.isdisjoint(schema):
+        facets["min_length"], facets["max_length"] = count(site, "minLength") or 0, count(site, "maxLength")
+        facets["patterns"] = ((schema["pattern"], site.pointer),) if isinstance(schema.get("pattern"), str) else ()
+        facets["formats"] = (schema["format"],) if schema.get("format") in FORMATS else ()
+    if not OF_ARRAYS.isdisjoint(schema):
+        facets["items"] = items_of(site, obliged)
+        facets["min_items"], facets["max_items"] = count(site, "minItems") or 0, count(site, "maxItems")
+        facets["unique"] = site.pointer if schema.get("uniqueItems") is True else None
+    if not OF_OBJECTS.isdisjoint(schema):
+        facets["members"] = members_of(site, obliged)
+        facets["required"] = names_in(site, "required")
+        facets["min_members"], facets["max_members"] = count(site, "minProperties") or 0, count(site, "maxProperties")
+        facets["bound_names"] = obliged("propertyNames") if "propertyNames" in schema else ANY
+    if "type" in schema:
+        kind = typed(site)
+        if not facets:
+            return kind
+        facets["types"] = kind.types
+        if kind.step is not None:
+            facets["step"] = kind.step if facets.get("step") is None else common_step(facets["step"], kind.step)
+    return Shape(**facets) if facets else NOTHING_SAID
 
 
 def bounds(site: Site) -> tuple[tuple[Fraction, bool] | None, tuple[Fraction, bool] | None]:
@@ -129,6 +150,9 @@ def count(site: Site, keyword: str) -> int | None:
     assert isinstance(site.value, dict)
     if keyword not in site.value:
         return None
+    known = site.value[keyword]
+    if type(known) is int and 0 <= known <= MAX_COUNT:
+        return known
     value = number(site, keyword)
     if value.denominator != 1 or value < 0:
         raise refused(keyword, site.pointer, "expected a whole number from 0")
