@@ -69,39 +69,50 @@ class LLGuidanceGrammar:
         return LLGuidanceState(self._matcher.deep_copy(), self._vocabulary, self._masks)
 
 
-class LLGuidanceState(MatcherState):
+class LLGuidanceState(MatcherState[LLMatcher]):
     """End tokens never reach the matcher, whose own idea of an end is one token."""
 
-    __slots__ = ("_matcher",)
+    __slots__ = ("_failed",)
 
     def __init__(self, matcher: LLMatcher, vocabulary: Vocabulary, masks: SharedMasks) -> None:
-        super().__init__(vocabulary, masks)
-        self._matcher = matcher
+        super().__init__(matcher, vocabulary, masks)
+        self._failed = False  # as far as it was noticed; to ask the matcher costs as much as half a mask where its memory is cold
 
     def is_finished(self) -> bool:
-        return self._ended or (self._matcher.is_stopped() and not self._matcher.is_error())
+        if self._ended or not self._matcher.is_stopped():
+            return self._ended
+        return not self._has_failed()
 
     def is_accepting(self) -> bool:
         return self._ended or self._matcher.is_accepting()
 
     def fork(self) -> LLGuidanceState:
         other = LLGuidanceState(self._matcher.deep_copy(), self._vocabulary, self._masks)
+        other._failed = self._failed
         self._copy_to(other)
         return other
 
     def forced_bytes(self, limit: int) -> bytes:
         if not self._forced and not self.is_accepting() and not self._matcher.is_stopped():
             self._forced = self._matcher.compute_ff_bytes()
+            self._has_failed()
         return whole_characters(self._forced, limit)
 
     def _consume(self, token: int) -> bool:
-        return not self._matcher.is_error() and self._matcher.try_consume_tokens([token]) == 1
+        if not self._failed and self._matcher.try_consume_tokens([token]) == 1:
+            return True
+        self._has_failed()
+        return False
 
     def _take_back(self, num_tokens: int) -> None:
         self._matcher.rollback(num_tokens)
 
     def _is_broken(self) -> bool:
-        return self._matcher.is_error()
+        return self._failed
+
+    def _has_failed(self) -> bool:
+        self._failed = self._failed or self._matcher.is_error()
+        return self._failed
 
     def _make_mask(self, row: np.ndarray) -> None:
         """Raises GrammarError when the limits of the engine are hit: the mask is then unknown, and nothing may follow."""
@@ -111,7 +122,7 @@ class LLGuidanceState(MatcherState):
             self._mask_forced(row, forced)
         else:
             self._matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)  # with every end token where the text may end
-        if self._matcher.is_error():
+        if self._has_failed():
             row[:] = 0
             raise GrammarError(f"The grammar became too complex: {first_line(self._matcher.get_error())}")
 

@@ -4,28 +4,38 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import Generic, TypeVar
 
 import numpy as np
 
+from radixrt.errors import GrammarError
 from radixrt.grammar.closer import close_tokens, first_choice
 from radixrt.grammar.jump_forward import draft_tokens
 from radixrt.grammar.outline import Place
-from radixrt.grammar.shared_masks import SharedMasks, Way
+from radixrt.grammar.shared_masks import SharedMasks, Spot, Way
 from radixrt.grammar.vocabulary import Vocabulary
 
 RECENT = 4
 
+M = TypeVar("M")
 
-class MatcherState(ABC):
-    """A ``GrammarState`` over a matcher of text tokens."""
 
-    __slots__ = ("_ended", "_forced", "_masks", "_places", "_tokens", "_vocabulary")
+class MatcherState(ABC, Generic[M]):
+    """A ``GrammarState`` over a matcher of text tokens.
 
-    def __init__(self, vocabulary: Vocabulary, masks: SharedMasks) -> None:
+    Where the masks on its way are known, tokens are accepted by them: the matcher follows when it is asked for something, so that
+    a walk through drafts and back need not move it at all.
+    """
+
+    __slots__ = ("_at", "_ended", "_forced", "_masks", "_num_behind", "_spots", "_tokens", "_vocabulary")
+
+    def __init__(self, matcher: M, vocabulary: Vocabulary, masks: SharedMasks) -> None:
+        self._at = matcher
+        self._num_behind = 0
         self._vocabulary = vocabulary
         self._masks = masks
         self._tokens: list[int] = []
-        self._places: list[Place | None] = [masks.outline.start()]  # before each token, as far as a mask was asked for
+        self._spots: list[Spot | None] = [masks.start()]  # before each token, as far as a mask was asked for
         self._forced = b""  # what is known to come next; asking anew costs time for all of it
         self._ended = False
 
@@ -39,7 +49,7 @@ class MatcherState(ABC):
     def forced_bytes(self, limit: int) -> bytes: ...
 
     @abstractmethod
-    def fork(self) -> MatcherState: ...
+    def fork(self) -> MatcherState[M]: ...
 
     @abstractmethod
     def _consume(self, token: int) -> bool:
@@ -60,6 +70,16 @@ class MatcherState(ABC):
         """Whether the matcher can go nowhere any more, whatever its place."""
         return False
 
+    @property
+    def _matcher(self) -> M:
+        """The matcher, where the accepted tokens lead; raises GrammarError where it does not follow them."""
+        if self._num_behind:
+            tokens = self._tokens[-self._num_behind :]
+            self._num_behind = 0
+            if not all(map(self._consume, tokens)):
+                raise GrammarError("The engine of the grammar refused text that it had allowed.")
+        return self._at
+
     def accept(self, token: int) -> bool:
         if self._ended:
             return False
@@ -67,7 +87,14 @@ class MatcherState(ABC):
             self._ended = self.is_accepting()
             return self._ended
         spelled = self._vocabulary.bytes_of(token)
-        if spelled is None or not self._consume(token):
+        if spelled is None:
+            return False
+        spot = None if len(self._spots) <= len(self._tokens) or self._is_broken() else self._spots[-1]
+        if spot is not None and (mask := spot.mask) is not None:
+            if not mask[token >> 5] >> (token & 31) & 1:
+                return False
+            self._num_behind += 1
+        elif not self._consume(token):
             return False
         self._tokens.append(token)
         self._forced = self._forced[len(spelled) :] if self._forced.startswith(spelled) else b""
@@ -78,23 +105,30 @@ class MatcherState(ABC):
             self._ended = False
             num_tokens -= 1
         if num_tokens:
-            self._take_back(num_tokens)
+            behind = min(num_tokens, self._num_behind)
+            self._num_behind -= behind
+            if num_tokens > behind:
+                self._take_back(num_tokens - behind)
             del self._tokens[-num_tokens:]
-            del self._places[len(self._tokens) + 1 :]
+            del self._spots[len(self._tokens) + 1 :]
             self._forced = b""
 
     def fill_mask(self, row: np.ndarray) -> None:
-        row = row[: self._vocabulary.num_words]
+        if len(row) != self._vocabulary.num_words:
+            row = row[: self._vocabulary.num_words]
         if self._ended:
             row[:] = self._vocabulary.end_mask
             return
-        place = self._place()
+        spot = self._spot()
         if self._is_broken():
             self._make_mask(row)
-        elif not self._masks.read(place, row):
-            if not self._compose_mask(place, row):
+        elif spot is not None and spot.mask is not None:
+            spot.was_used = True
+            row[:] = spot.mask
+        else:
+            if not self._compose_mask(spot.place if spot is not None else None, row):
                 self._make_mask(row)
-            self._masks.keep(place, row)
+            self._masks.keep(spot, row)
 
     def draft(self, max_tokens: int) -> Sequence[int]:
         return draft_tokens(self, self._vocabulary, self._tokens[-RECENT:], max_tokens)
@@ -146,10 +180,14 @@ class MatcherState(ABC):
 
     def _place(self) -> Place | None:
         """Where the accepted tokens lead."""
-        for token in self._tokens[len(self._places) - 1 :]:
-            self._places.append(self._masks.outline.after(self._places[-1], self._vocabulary.bytes_of(token) or b""))
-        return self._places[-1]
+        spot = self._spot()
+        return None if spot is None else spot.place
 
-    def _copy_to(self, other: MatcherState) -> None:
-        other._tokens, other._places = self._tokens.copy(), self._places.copy()
+    def _spot(self) -> Spot | None:
+        for token in self._tokens[len(self._spots) - 1 :]:
+            self._spots.append(self._masks.after(self._spots[-1], token, self._vocabulary.bytes_of(token) or b""))
+        return self._spots[-1]
+
+    def _copy_to(self, other: MatcherState[M]) -> None:
+        other._tokens, other._spots = self._tokens.copy(), self._spots.copy()
         other._forced, other._ended = self._forced, self._ended

@@ -1,6 +1,7 @@
 """What the next mask of a grammar depends on, as a key: the text so far, less what cannot matter any more.
 
-For most JSON schemas a value that is complete says nothing of what may follow, and of an open string only its length counts.
+For most JSON schemas a value that is complete says nothing of what may follow, and of an open string only its length counts, of an
+open number only which of its parts have begun.
 Requests of one schema then come to the same places whatever their values are, and share masks.  A schema of which that is not
 known has its whole text for a key.
 """
@@ -12,12 +13,12 @@ import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from radixrt.grammar.string_bounds import NOTES, Bounds, string_bounds
+from radixrt.grammar.string_bounds import NOTES, Bounds, number_digits, string_bounds
 
 MAX_KEY_BYTES = 4096
 """Longer texts have no place: what they share is not worth the bytes."""
 MAX_BOUNDS = 1024
-"""How many beginnings of strings a grammar remembers the bounds of."""
+"""How many beginnings of strings a grammar remembers the bounds of, and of numbers how many digits count."""
 _NUMBERS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
 _LENGTHS = {"minLength", "maxLength"}
 _SPELLING = {"pattern", "format"}
@@ -30,6 +31,7 @@ _VALUES = {"enum", "const"}
 _KNOWN = NOTES | _NUMBERS | _LENGTHS | _SPELLING | _SHAPE | _MAPS | _CHILDREN | _LISTS | _VALUES
 _SPACE = b" \t\r\n"
 _RUN = re.compile(rb"[ !#-\[\]-~]+")
+_NUMBER = re.compile(rb"(-?)(0|[1-9][0-9]*)(\.[0-9]*)?([eE][+-]?)?([0-9]*)")
 _BLANK = _SPACE[0]
 _DONE = b"v"
 """Stands for a complete value: no JSON text outside strings has this letter."""
@@ -68,6 +70,7 @@ class Outline:
 
         self._schema = schema
         self._bounds: dict[bytes, Bounds | None] = {}
+        self._digits: dict[bytes, int | None] = {}
 
     def bounds(self, place: Place | None) -> Bounds | None:
         """How long the string open at a place may be, between two of its characters; None where more than its length matters."""
@@ -126,7 +129,7 @@ class Outline:
             case "v" if byte in b",]}" or byte in _SPACE:
                 place = Place(place.text[: place.value_at] + _DONE, place.open_at)
             case "v":
-                return place._replace(text=place.text + char)
+                return self._in_value(place, char)
         if byte == _BLANK:
             return place._replace(text=place.text + char)
         text, open_at = place.text.rstrip(_SPACE), place.open_at
@@ -141,6 +144,26 @@ class Outline:
         if byte in b",:]}":
             return Place(text + char, open_at)
         return Place(text + char, open_at, "v", len(text))
+
+    def _in_value(self, place: Place, char: bytes) -> Place:
+        """Of a number that is longer than what it is compared with, all further digits are one; a fraction is zero or not, and ends
+        in zeros or not, which the engine forbids some numbers."""
+        before, value = place.text[: place.value_at], place.text[place.value_at :] + char
+        number = _NUMBER.fullmatch(value)
+        if number is not None:
+            if before not in self._digits:
+                if len(self._digits) >= MAX_BOUNDS:
+                    self._digits.clear()
+                self._digits[before] = number_digits(self._schema, before, place.open_at)
+            digits = self._digits[before]
+            if digits is not None:
+                sign, whole, fraction, power, exponent = number.groups(b"")
+                if whole != b"0" and len(whole) > digits:
+                    whole = b"1" * (digits + 1)
+                if fraction[1:]:
+                    fraction = b".0" if not fraction.strip(b".0") else b".10" if fraction.endswith(b"0") else b".1"
+                value = sign + whole + fraction + power.lower() + (b"1" if exponent else b"")
+        return place._replace(text=before + value)
 
     def _in_string(self, place: Place, byte: int) -> Place:
         char = bytes((byte,))

@@ -1,4 +1,5 @@
-"""How long an open string of JSON text may be, read off the schema: where nothing else is asked of it, its masks need no engine."""
+"""What is asked of the string or number that comes next in JSON text, read off the schema: how long a string may be, of which
+nothing else is asked, and how much of a number counts."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ _ASKED = ("pattern", "format", "enum", "const")
 NOTES = {"title", "description", "default", "examples", "$schema", "$id", "$comment", "deprecated", "x-guidance"}
 """Keywords that say nothing of values."""
 _BESIDE = {*NOTES, "$defs", "definitions"}
+_LIMITS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}
 _KEY = re.compile(rb'"(?:[^"\\]|\\.)*"')
 
 
@@ -28,16 +30,35 @@ def string_bounds(schema: Any, text: bytes, open_at: Sequence[int]) -> Bounds | 
     """Return the bounds of a string that begins behind an outline's text, of whose characters nothing is asked; None for others,
     and where that is not known.  ``open_at``: where in the text each open container starts.  Only for schemas whose keywords are
     those of an outline that forgets: any other may ask something of a string."""
+    leaves = _leaves_at(schema, text, open_at)
+    strings = [leaf for leaf in leaves if _admits(leaf, "string")] if leaves is not None else []
+    if len(strings) != 1 or any(keyword in strings[0] for keyword in _ASKED):
+        return None
+    return Bounds(strings[0].get("minLength", 0), strings[0].get("maxLength"))
+
+
+def number_digits(schema: Any, text: bytes, open_at: Sequence[int]) -> int | None:
+    """Return n where nothing is asked of the whole part of a number that begins behind an outline's text, once it has more than n
+    digits, and of its fraction never more than whether it is zero; None where that is not known.  For the same schemas as
+    ``string_bounds``."""
+    leaves = _leaves_at(schema, text, open_at)
+    if leaves is None or any("multipleOf" in leaf for leaf in leaves):
+        return None
+    values = [*(value for leaf in leaves for value in (*leaf.get("enum", ()), leaf.get("const")))]
+    limits = [leaf[keyword] for leaf in leaves for keyword in _LIMITS & leaf.keys()]
+    if any(isinstance(value, int | float) for value in values) or not all(float(limit).is_integer() for limit in limits):
+        return None
+    return max((len(str(abs(int(limit)))) for limit in limits if limit), default=0)
+
+
+def _leaves_at(schema: Any, text: bytes, open_at: Sequence[int]) -> list[dict[str, Any]] | None:
+    """The alternatives of what comes behind an outline's text; None where they are not known."""
     node: Any = schema
     for start, end in pairwise((*open_at, len(text))):
         node = _inside(schema, node, text[start:end])
         if node is None:
             return None
-    leaves = _leaves(schema, node)
-    strings = [leaf for leaf in leaves if _admits(leaf, "string")] if leaves is not None else []
-    if len(strings) != 1 or any(keyword in strings[0] for keyword in _ASKED):
-        return None
-    return Bounds(strings[0].get("minLength", 0), strings[0].get("maxLength"))
+    return _leaves(schema, node)
 
 
 def _inside(schema: Any, node: Any, text: bytes) -> Any:

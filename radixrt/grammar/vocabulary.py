@@ -32,16 +32,13 @@ class Vocabulary:
         self, token_bytes: Sequence[bytes | None], end_ids: Iterable[int], encode: Callable[[str], list[int]], size: int | None = None
     ) -> None:
         self.size = len(token_bytes) if size is None else size
+        self.num_words = (self.size + 31) // 32
+        """The length of a packed mask row."""
         self.end_ids = tuple(sorted(set(end_ids)))
         self.token_bytes = tuple(spelled or None for spelled in token_bytes)
         self.encode = encode
         if len(self.token_bytes) > self.size or not all(0 <= token < self.size for token in self.end_ids):
             raise ValueError(f"{len(self.token_bytes)} tokens that end a text with {self.end_ids} do not fit {self.size} logits")
-
-    @property
-    def num_words(self) -> int:
-        """The length of a packed mask row."""
-        return (self.size + 31) // 32
 
     def bytes_of(self, token: int) -> bytes | None:
         """Return the bytes that a token adds to a text; None for ids that no text holds: control, end and unused ids."""

@@ -66,14 +66,10 @@ class XGrammarGrammar:
         return XGrammarState(library().GrammarMatcher(self.compiled), self._vocabulary, self._masks)
 
 
-class XGrammarState(MatcherState):
+class XGrammarState(MatcherState["xgrammar.GrammarMatcher"]):
     """The matcher sees text tokens only."""
 
-    __slots__ = ("_matcher",)
-
-    def __init__(self, matcher: xgrammar.GrammarMatcher, vocabulary: Vocabulary, masks: SharedMasks) -> None:
-        super().__init__(vocabulary, masks)
-        self._matcher = matcher
+    __slots__ = ()
 
     def _consume(self, token: int) -> bool:
         return bool(self._matcher.accept_token(token))

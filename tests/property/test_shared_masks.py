@@ -12,9 +12,11 @@ import schema_fuzz
 from grammar_walk import BYTES
 
 from radixrt.errors import GrammarError
+from radixrt.grammar import shared_masks
 from radixrt.grammar.llguidance_engine import LLGuidanceGrammar, compile
 from radixrt.grammar.outline import Outline, Place
 from radixrt.grammar.shared_masks import SharedMasks
+from radixrt.grammar.vocabulary import Vocabulary
 from radixrt.types import GrammarOptions, GrammarSpec
 
 NAMES = ("a", "ab", 'q"', "é")
@@ -30,6 +32,7 @@ def scalar(rng: random.Random) -> dict[str, Any]:
         lambda: {"enum": rng.sample((*TEXTS, *NUMBERS, None), rng.randrange(1, 5))},
         lambda: {"const": rng.choice(TEXTS)},
         lambda: {"type": "integer", "minimum": 0, "maximum": rng.choice(NUMBERS[1:3])},
+        lambda: {"type": ["number", "null"], "minimum": rng.choice(NUMBERS)},
         lambda: {"type": ["string", "null"], "maxLength": 3},
         lambda: {"type": "string", "pattern": rng.choice(("^a+b?$", "^[0-9]{1,3}$"))},
         lambda: {"anyOf": [{"const": rng.choice(TEXTS)}, {"type": "string", "maxLength": 2}, {"type": "null"}]},
@@ -108,6 +111,102 @@ def test_a_shared_mask_is_the_one_its_state_would_make(make: Any, seed: int) -> 
         compared += sum(masks(grammar, rng) for _ in range(12))
         forgetting += grammar._masks.outline.forgets
     assert forgetting
+
+
+NUMERIC: list[dict[str, Any]] = [
+    *({"type": kind} for kind in ("integer", "number")),
+    *({"type": kind, key: limit} for kind in ("integer", "number") for key in ("minimum", "exclusiveMaximum") for limit in NUMBERS),
+    {"type": "number", "exclusiveMinimum": -120, "maximum": 7.5},
+    {"type": "integer", "multipleOf": 3},
+    {"anyOf": [{"type": "integer", "maximum": 9}, {"type": "integer", "minimum": 5, "maximum": 200}]},
+    {"anyOf": [{"type": "integer", "maximum": 9}, {"const": 1234}]},
+    {"anyOf": [{"type": "number", "minimum": 20}, {"type": "integer"}, {"type": "string"}]},
+    {"type": ["number", "boolean"], "minimum": 0},
+]
+
+
+@pytest.mark.parametrize("asked", NUMERIC, ids=json.dumps)
+def test_numbers_share_masks_only_where_their_digits_do_not_matter(asked: dict[str, Any]) -> None:
+    rng = random.Random(json.dumps(asked))
+    schema = {"type": "array", "items": asked, "minItems": 1, "maxItems": 4}
+    grammar = compile(GrammarSpec("json_schema", json.dumps(schema), GrammarOptions(whitespace="compact")), BYTES)
+    for _ in range(25):
+        state = grammar.new_state()
+        for _ in range(30):
+            shared, made = np.full((2, BYTES.num_words), -1, dtype=np.int32)
+            state.fill_mask(shared)
+            state._make_mask(made)
+            assert (shared == made).all(), BYTES.spell(state._tokens)
+            allowed = np.nonzero(np.unpackbits(made.view(np.uint8), bitorder="little"))[0].tolist()
+            digits = [token for token in allowed if (BYTES.bytes_of(token) or b"a")[:1] in b"0123456789.-e"]
+            if not allowed or state.is_finished():
+                break
+            assert state.accept(rng.choice(digits if digits and rng.random() < 0.9 else allowed))
+
+
+@pytest.mark.parametrize(("first", "second", "same"), [
+    ("12", "123", False), ("1234", "987654", True), ("-1234", "1234", False), ("0", "1234", False), ("1234.", "1234", False),
+    ("1234.5", "8888.99", True), ("1234.0", "8888.000", True), ("1234.0", "1234.01", False), ("12.5", "12.7", True),
+    ("1.10", "1.1", False), ("1.010", "1.20", True), ("1.101", "1.1", True),
+])  # fmt: skip
+def test_of_numbers_counts_what_they_are_compared_with(first: str, second: str, same: bool) -> None:
+    outline = Outline({"type": "number", "minimum": -5, "maximum": 120})
+    assert (outline.after(Place(), first.encode()) == outline.after(Place(), second.encode())) is same
+
+
+def test_a_walk_along_known_masks_does_not_move_the_matcher() -> None:
+    grammar = compile(GrammarSpec("json_schema", json.dumps(PERSON), GrammarOptions()), BYTES)
+    tokens = list(b'{"name": "Ada", "age": 12')
+    row, end, expected = np.full((3, BYTES.num_words), -1, dtype=np.int32)
+    for _ in range(2):
+        state = grammar.new_state()
+        for at, token in enumerate(tokens):
+            state.fill_mask(row)
+            assert at != 6 or not state.is_accepting()  # which the matcher is asked
+            assert state.accept(token)
+        state.fill_mask(end)
+        behind = state._num_behind
+        assert not state.accept(ord("x"))
+    assert behind == len(tokens) - 6
+    state.rollback(3)
+    state.fill_mask(row)
+    state._make_mask(expected)
+    assert state._num_behind == 0 and (row == expected).all()
+    assert all(map(state.accept, tokens[-3:])) and not state.fork().accept(ord("x"))
+    state._make_mask(expected)
+    assert (end == expected).all()
+
+
+def test_room_is_kept_and_what_left_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = Vocabulary(BYTES.token_bytes, BYTES.end_ids, BYTES.encode, BYTES.size)
+    monkeypatch.setattr(shared_masks, "MAX_BYTES", 5 * 4 * words.num_words)
+    grammar = compile(GrammarSpec("json_schema", json.dumps(PERSON), GrammarOptions()), words)
+    first, second = grammar.new_state(), grammar.new_state()
+    shared, made = np.full((2, words.num_words), -1, dtype=np.int32)
+    for token in b'{"name": "Ada", "age": 12, "kind": "cow"}':
+        for state in (first, second):
+            state.fill_mask(shared)
+            state._make_mask(made)
+            assert (shared == made).all()
+            assert state.accept(token)
+        kept = list(grammar._masks._kept._spots)
+        assert len(kept) <= 5 and all(spot.is_kept for spot in kept)
+        assert set(grammar._masks._spots.values()) == set(kept)
+    assert sum(spot.mask is not None for spot in first._spots if spot is not None) <= 5
+
+
+def test_nobody_is_led_to_a_spot_that_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = Vocabulary(BYTES.token_bytes, BYTES.end_ids, BYTES.encode, BYTES.size)
+    monkeypatch.setattr(shared_masks, "MAX_BYTES", 2 * 4 * words.num_words)
+    masks = SharedMasks(Outline(PERSON), words)
+    start = masks.start()
+    left = masks.after(start, ord("{"), b"{")
+    assert left is not None and masks.after(start, ord("{"), b"{") is left
+    start.was_used = True
+    masks.after(left, ord('"'), b'"')
+    assert start.is_kept and not left.is_kept
+    found = masks.after(start, ord("{"), b"{")
+    assert found is not None and found.is_kept and found.place == left.place
 
 
 PERSON = {
