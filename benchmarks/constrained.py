@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
 import statistics
 import time
@@ -36,7 +35,7 @@ from peers.workloads import CITIES, CUSTOMERS, ITEMS, ORDER_RULES, ORDER_SCHEMA
 from radixrt.config import CacheConfig, EngineConfig, GrammarConfig, ModelConfig, ScheduleConfig
 from radixrt.engine.core import EngineCore
 from radixrt.engine.step_loop import Launched, StepRunner
-from radixrt.processes import brief_turns, die_with_parent
+from radixrt.processes import be_own, brief_turns
 from radixrt.schedule.step import RowResult, ScheduledStep
 from radixrt.text.tokenizer import Tokenizer, load_tokenizer
 from radixrt.types import GenerateRequest, GrammarOptions, GrammarSpec, SamplingParams
@@ -251,7 +250,7 @@ def main() -> None:
     parser.add_argument("--model-path", default=ModelConfig().model_path)
     given = parser.parse_args()
     # As in the worker of a server: radixrt's own process, in which threads take brief turns.
-    die_with_parent(os.getppid())
+    be_own()
     brief_turns()
     for part in given.parts.split(","):
         if part == "first":

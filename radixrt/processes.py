@@ -1,4 +1,4 @@
-"""What a process needs at its start: to end with the one that started it, and to be up soon."""
+"""What a process needs at its start: to end with the one that started it, to say whose it is, and to be up soon."""
 
 from __future__ import annotations
 
@@ -20,15 +20,19 @@ def die_with_parent(parent: int) -> None:
 
     The signal follows the *thread* that started this process, which therefore must live as long as it is wanted.
     """
-    _own.append(True)
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)
 
 
+def be_own() -> None:
+    """Say that this process was started by radixrt for itself, so that no code but its own runs in it."""
+    _own.append(True)
+
+
 def is_own() -> bool:
-    """Whether this process was started by radixrt for itself, so that no code but its own runs in it."""
+    """Whether ``be_own`` was said in this process."""
     return bool(_own)
 
 

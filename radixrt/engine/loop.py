@@ -106,6 +106,7 @@ class CoreLoop:
         self.loaded = False
         self.stopping = False
         self._stats_due = 0.0
+        self._counted: EngineStats | None = None
         self._inbox = inbox
         self._prepares = prepares
         self._report = report
@@ -125,7 +126,7 @@ class CoreLoop:
             return False
         try:
             self.loaded = True
-            self._report(Ready(PROTOCOL, core.info, core.stats(), core.config))
+            self._report(Ready(PROTOCOL, core.info, self._count(core), core.config))
             self._serve(core)
         except Exception as error:
             if not isinstance(error, RadixrtError):
@@ -147,6 +148,8 @@ class CoreLoop:
             self.busy = core.has_work()
             command = self._inbox.receive(timeout=0.0 if self.busy else core.patience)
             quiet = 0 if self.busy or command is not None else quiet + 1
+            if quiet:
+                self._recount(core)
             if self._prepares and quiet == QUIET_LOOKS:
                 self._prepares = False
                 core.prepare()
@@ -170,20 +173,33 @@ class CoreLoop:
         if now < self._stats_due and core.has_work() and all(output.finish is None for output in outputs):
             return None
         self._stats_due = now + STATS_SECONDS
-        return core.stats()
+        return self._count(core)
+
+    def _recount(self, core: Core) -> None:
+        """Tell what has changed with nobody waiting for it, such as a grammar that is done after all who asked for it have gone."""
+        now = time.monotonic()
+        if now >= self._stats_due:
+            self._stats_due = now + STATS_SECONDS
+            counted = self._counted
+            if self._count(core) != counted:
+                self._report(Outputs([], self._counted))
+
+    def _count(self, core: Core) -> EngineStats:
+        self._counted = core.stats()
+        return self._counted
 
     def _accept(self, core: Core, command: Command) -> None:
         match command:
             case Add(requests):
                 refused = [output for request in requests if (output := self._add(core, request)) is not None]
                 if refused:
-                    self._report(Outputs(refused, core.stats()))
+                    self._report(Outputs(refused, self._count(core)))
             case Abort(uid):
                 core.abort(uid)
             case Flush(ticket):
-                self._report(Flushed(ticket, core.flush(), core.stats()))
+                self._report(Flushed(ticket, core.flush(), self._count(core)))
             case Ask(ticket, question):
-                self._report(Answered(ticket, self._answer(core, question), core.stats()))
+                self._report(Answered(ticket, self._answer(core, question), self._count(core)))
             case Stop():
                 self.stopping = True
             case _:
@@ -192,13 +208,13 @@ class CoreLoop:
     def _refuse(self, core: Core, command: Command) -> None:
         match command:
             case Add(requests):
-                self._report(Outputs([refusal(request.uid, "internal error", 500) for request in requests], core.stats()))
+                self._report(Outputs([refusal(request.uid, "internal error", 500) for request in requests], self._count(core)))
             case Abort(uid):
-                self._report(Outputs([refusal(uid, "internal error", 500)], core.stats()))
+                self._report(Outputs([refusal(uid, "internal error", 500)], self._count(core)))
             case Flush(ticket):
-                self._report(Flushed(ticket, False, core.stats()))
+                self._report(Flushed(ticket, False, self._count(core)))
             case Ask(ticket):
-                self._report(Answered(ticket, Declined("internal error", 500), core.stats()))
+                self._report(Answered(ticket, Declined("internal error", 500), self._count(core)))
 
     def _answer(self, core: Core, question: AnyQuestion) -> AnyAnswer:
         try:

@@ -21,7 +21,7 @@ from types import FrameType
 from radixrt.config import EngineConfig
 from radixrt.engine.link import PROTOCOL, BeatSocket, Command, Failed, Heartbeat, Load, WorkerLink
 from radixrt.engine.loop import Core, CoreLoop, LoadCore, OnProgress, load_core
-from radixrt.processes import brief_turns, die_with_parent
+from radixrt.processes import be_own, brief_turns, die_with_parent
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +48,7 @@ def main(arguments: list[str], load: LoadCore = load_core, *, imports: str | Non
     directory, parent = Path(arguments[0]), int(arguments[1])
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     die_with_parent(parent)
+    be_own()
     brief_turns()
     link = WorkerLink(directory)
     loop = CoreLoop(LinkInbox(link), link.send, prepares=True)

@@ -17,11 +17,11 @@ TOKENS: list[bytes | None] = [b"a", b"b", b"ab", b"bca", b'"', b"{", b"}", None]
 SPECS = [("ebnf", 'root ::= "a" [b-d]{1,3}'), ("choice", '["ab", "bca"]')]
 
 SCRIPT = """
-import os, sys
+import sys
 sys.path[:0] = sys.argv[1:]
 from test_xgrammar_library import walked
 from radixrt import processes
-processes.die_with_parent(os.getppid())
+processes.be_own()
 before = set(sys.modules)
 print(walked())
 print(sorted({"torch", "transformers"} & (set(sys.modules) - before)))

@@ -17,13 +17,14 @@ from radixrt.errors import GrammarError
 from radixrt.grammar.compile.engines import guarded, prepare
 from radixrt.grammar.compile.wire import Begun, Compiled, Pipe, Refused, Task, Tokens
 from radixrt.grammar.vocabulary import Vocabulary
-from radixrt.processes import die_with_parent
+from radixrt.processes import be_own, die_with_parent
 
 
 def main(arguments: list[str]) -> int:
     """Serve until the pipe closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     die_with_parent(int(arguments[0]))
+    be_own()
     pipe = _own_pipe()
     first = pipe.receive()
     if first is None:
