@@ -9,16 +9,17 @@ where that is all of it, and there are any, its mask has all that may come.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import numpy as np
 
 from radixrt.grammar.vocabulary import Vocabulary, whole_characters
 
 CUT_TOKENS = 4
-FEW = 2
+FEW = 6
 """So many tokens are tried in less time than a mask takes."""
-_BITS = np.left_shift(1, np.arange(32)).astype(np.uint32)
+_BITS = [*(1 << bit for bit in range(31)), -1 << 31]
+"""By its place in a word of a packed row, the bit of a token."""
 
 
 def is_seen_whole(vocabulary: Vocabulary, forced: bytes) -> bool:
@@ -27,8 +28,10 @@ def is_seen_whole(vocabulary: Vocabulary, forced: bytes) -> bool:
     It cuts a text by ``cut``, but for a character that is not complete at its end, of which each byte may become a token.  What
     starts inside a character it takes for another text.
     """
-    if forced[0] & 0xC0 == 0x80 or len(forced) > CUT_TOKENS * vocabulary.max_token_bytes:
+    if forced[0] & 0xC0 == 0x80:
         return False
+    if len(forced) <= CUT_TOKENS:  # however it is cut
+        return True
     whole = whole_characters(forced, len(forced))
     tokens = cut(vocabulary, whole)
     return tokens is not None and len(tokens) + len(forced) - len(whole) <= CUT_TOKENS
@@ -39,7 +42,7 @@ def cut(vocabulary: Vocabulary, text: bytes) -> list[int] | None:
     tokens: list[int] = []
     at = 0
     while at < len(text):
-        token = next(vocabulary.starts(text[at : at + vocabulary.max_token_bytes]), None)
+        token = next(vocabulary.starts(text[at:]), None)
         if token is None:
             return None
         tokens.append(token)
@@ -47,8 +50,10 @@ def cut(vocabulary: Vocabulary, text: bytes) -> list[int] | None:
     return tokens
 
 
-def allow(row: np.ndarray, tokens: Iterable[int]) -> None:
+def allow(row: np.ndarray, tokens: Sequence[int]) -> None:
     """Allow some more tokens in a packed row."""
-    words = row.view(np.uint32)
+    if not tokens:
+        return
+    words = row.data
     for token in tokens:
         words[token >> 5] |= _BITS[token & 31]

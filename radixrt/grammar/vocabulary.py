@@ -15,6 +15,10 @@ import numpy as np
 from radixrt.grammar.bitmask import allow_only
 from radixrt_kernels.ops import TokenTrie
 
+SHORT = 4
+"""Of texts of at most so many bytes it is kept what is around them: they are found between values, over and over."""
+MAX_AROUND = 4096
+
 
 class Vocabulary:
     """What grammars know of the tokens of a model.
@@ -37,6 +41,7 @@ class Vocabulary:
         self.end_ids = tuple(sorted(set(end_ids)))
         self.token_bytes = tuple(spelled or None for spelled in token_bytes)
         self.encode = encode
+        self._around: dict[bytes, tuple[list[int], list[int]]] = {}
         if len(self.token_bytes) > self.size or not all(0 <= token < self.size for token in self.end_ids):
             raise ValueError(f"{len(self.token_bytes)} tokens that end a text with {self.end_ids} do not fit {self.size} logits")
 
@@ -68,6 +73,8 @@ class Vocabulary:
     def extensions(self, prefix: bytes) -> np.ndarray:
         """Return the ids, int64, of the text tokens that start with a prefix and are longer."""
         spellings, tokens = self._in_order
+        if len(prefix) > 1 and len(prefix) >= self.lengths_of.get(prefix[:2], (1,))[0]:
+            return tokens[:0]
         first = bisect_right(spellings, prefix)
         head = prefix.rstrip(b"\xff")
         last = bisect_left(spellings, head[:-1] + bytes((head[-1] + 1,)), first) if head else len(spellings)
@@ -79,9 +86,15 @@ class Vocabulary:
             if length <= len(text) and (token := self.token_of.get(text[:length])) is not None:
                 yield token
 
-    def twins(self, token: int) -> tuple[int, ...]:
-        """Return the text tokens that are spelled as the lowest of them is, that one first."""
-        return self._twins.get(token, (token,))
+    def around(self, text: bytes) -> tuple[list[int], list[int]]:
+        """Return all tokens that a text starts with, those spelled alike as well, and its ``extensions``; neither is to be changed."""
+        known = self._around.get(text)
+        if known is None:
+            tokens = [twin for token in self.starts(text) for twin in self._twins.get(token, (token,))]
+            known = tokens, self.extensions(text).tolist()
+            if len(text) <= SHORT and len(self._around) < MAX_AROUND:
+                self._around[text] = known
+        return known
 
     @cached_property
     def trie(self) -> TokenTrie:

@@ -52,7 +52,21 @@ def test_ids_outside_the_logits_are_refused(end_ids: tuple[int, ...], size: int)
         vocabulary(end_ids=end_ids, size=size)
 
 
-@given(st.lists(st.binary(max_size=4) | st.sampled_from([b"\xff", b"\xff\xff", b"aa", b"a"])), st.binary(max_size=2))
+PIECES = st.sampled_from([b"\xff", b"\xff\xff", b"aa", b"a", b"aab", b"ab", b"b"])
+
+
+@given(st.lists(st.binary(max_size=4) | PIECES), st.binary(max_size=2) | PIECES)
 def test_extensions_are_the_longer_tokens_with_that_start(tokens: list[bytes], prefix: bytes) -> None:
     longer = {token for token, spelled in enumerate(tokens) if spelled.startswith(prefix) and len(spelled) > len(prefix)}
     assert set(vocabulary([*tokens], (), len(tokens)).extensions(prefix).tolist()) == longer
+
+
+@given(st.lists(PIECES, max_size=9), st.binary(max_size=2) | PIECES | st.just(b"aabaab"))
+def test_around_a_text_are_what_it_starts_with_and_what_starts_with_it(tokens: list[bytes], text: bytes) -> None:
+    words = vocabulary([*tokens], (), len(tokens))
+    starts = {token for token, spelled in enumerate(tokens) if text.startswith(spelled)}
+    for _ in range(2):  # found, and kept
+        found, longer = words.around(text)
+        assert set(found) == starts and len(found) == len(starts)
+        assert longer == words.extensions(text).tolist()
+    assert [tokens[token] for token in words.starts(text)] == sorted({tokens[token] for token in starts}, key=len, reverse=True)
