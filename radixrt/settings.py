@@ -18,7 +18,7 @@ from radixrt.errors import ConfigError
 PREFIX = "RADIXRT_"
 MAX_FILE_BYTES = 1 << 20
 # What the project reads from the environment that is no flag.
-NOT_FLAGS = frozenset({"RADIXRT_PYTHON", "RADIXRT_NO_NATIVE", "RADIXRT_CPU_ISA"})
+NOT_FLAGS = frozenset({"RADIXRT_PYTHON", "RADIXRT_NO_NATIVE", "RADIXRT_CPU_ISA", "RADIXRT_NUM_THREADS"})
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off", "")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -92,3 +93,11 @@ def test_one_file_serves_every_command(file: str, capsys: pytest.CaptureFixture[
     parser = cli.build_parser()
     settings.set_defaults(parser.commands["generate"], file=settings.read_file(file), environment={}, known=parser.commands["serve"])
     assert cli.engine_config(parser.parse_args(["generate", "hello"])).schedule.schedule_policy == "fcfs"
+
+
+def test_what_the_project_reads_besides_flags_is_no_mistake() -> None:
+    root = Path(settings.__file__).parents[1]
+    files = [*root.glob("radixrt_kernels/*.py"), *root.glob("radixrt_kernels/csrc/**/*.cpp"), *root.glob("radixrt/**/*.py")]
+    read = {name for path in files for name in re.findall(r"(?:getenv\(|environ\.get\()\"(RADIXRT_\w+)\"", path.read_text())}
+    assert "RADIXRT_NO_NATIVE" in read
+    assert configs([], dict.fromkeys(read - {"RADIXRT_API_KEY"}, "1")) == configs([], {})
