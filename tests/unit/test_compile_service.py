@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import fake_engine
+import psutil
 import pytest
 
 from radixrt.errors import EngineStopped, GrammarError, Overloaded
@@ -65,6 +66,16 @@ def test_what_is_cheap_is_compiled_here_and_everything_else_in_a_process(service
 def test_a_process_is_nice(service: CompileService) -> None:
     service.compile(spec("ok")).wait(WAIT)
     assert os.getpriority(os.PRIO_PROCESS, service.pids[0]) == min(os.getpriority(os.PRIO_PROCESS, 0) + NICENESS, 19)
+
+
+def test_a_process_that_died_between_two_specs_costs_neither(service: CompileService) -> None:
+    service.compile(spec("ok")).wait(WAIT)
+    died = psutil.Process(service.pids[0])
+    died.kill()
+    while died.status() != psutil.STATUS_ZOMBIE:
+        time.sleep(0.01)
+    service.compile(spec("ok also")).wait(WAIT)
+    assert service.pids != [died.pid]
 
 
 def test_a_spec_is_compiled_once_however_many_ask(service: CompileService) -> None:

@@ -60,6 +60,8 @@ class Child:
 
         Raises GrammarError, and ChildFailed after the deadline.
         """
+        if self._process is not None and self._process.poll() is not None:
+            self.kill()  # it died between two tasks, which is no fault of this one
         pipe = self._pipe or self._start()
         try:
             pipe.send(Task(module, spec, self._max_bytes))
