@@ -37,7 +37,8 @@ CHEAP_BYTES = 512
 MAX_SECONDS_A_TOKEN = 0.02  # of the text that closes it; what is slower than that would hold up everybody's steps
 MAX_FORCED = 64
 MAX_FORCED_TOKENS = 64  # tokens that all start a forced text are few
-_PLACE = re.compile(r"^\[[\d:]+\] \S+: ?")  # where in the engine's own source a message comes from
+# Where in the engine's own source a message comes from.
+_PLACE = re.compile(r"^\[[\d:]+\] \S+: ?(?:Check failed: \(.*\) is false: )?")
 
 
 class XGrammarGrammar:

@@ -181,8 +181,9 @@ def test_a_grammar_comes_back_from_bytes() -> None:
     ],
 )
 def test_what_cannot_be_read_is_refused(bad: GrammarSpec) -> None:
-    with pytest.raises(GrammarError):
+    with pytest.raises(GrammarError) as caught:
         compile(bad, BYTES)
+    assert "std::" not in caught.value.message and ".cc" not in caught.value.message
 
 
 def test_cheap_is_short_and_without_repeats() -> None:
