@@ -68,6 +68,10 @@ def test_what_says_nothing_comes_out_empty(schema: Any) -> None:
         ({"$schema": "http://elsewhere.test/dialect"}, "$schema", ""),
         ({"type": "string", "not": {"pattern": "a"}}, "pattern", "/not"),
         ({"allOf": [{"$ref": "#"}]}, "$ref", ""),
+        # What no grammar looks at, and the check of an answer could not be made of.
+        ({"type": "array", "items": {"$ref": "#/$defs/x"}, "maxItems": 0}, "$ref", ""),
+        ({"type": "array", "items": {"items": {"pattern": "[\\b]"}}, "maxItems": 0}, "pattern", "/items/items"),
+        ({"type": "array", "items": {"patternProperties": {"[\\b]": True}}, "maxItems": 0}, "patternProperties", "/items"),
     ],
 )
 def test_what_is_refused_is_named_with_its_place(schema: Any, keyword: str, pointer: str) -> None:

@@ -45,6 +45,8 @@ FOREIGN = {
 }
 """Keywords that mean nothing in a draft.  ``dependencies`` are kept in all: many write them where they mean nothing any more."""
 
+_CHECKED = frozenset(("$ref", "$dynamicRef", "$recursiveRef", "pattern", "patternProperties"))
+
 
 @dataclass(frozen=True, eq=False)
 class Site:
@@ -70,6 +72,10 @@ class Document:
         self.root = self.site(root, "", "")
         self._resources.setdefault("", self.root)
         self._register(self.root)
+
+    def has_any(self, keywords: frozenset[str]) -> bool:
+        """Whether a subschema seen so far has one of these keywords."""
+        return any(isinstance(site.value, dict) and not keywords.isdisjoint(site.value) for site in self._sites.values())
 
     def site(self, value: Any, pointer: str, base: str) -> Site:
         """The site of a value; GrammarError unless it is a schema."""
@@ -193,6 +199,22 @@ def dialect(root: Schema) -> int:
     path = getattr(errors[0], "instance_path", ())
     pointer = "".join(f"/{_escaped(str(step))}" for step in path[:-1])
     raise refused(str(path[-1]) if path else "schema", pointer, str(errors[0]).partition("\n")[0][:200])
+
+
+def check_readable(document: Document, root: Schema) -> None:
+    """Raise GrammarError unless answers can be checked against the schema itself, whatever is looked at of it to make a grammar.
+
+    Only references and patterns can be wrong where the rules of the dialect are kept.
+    """
+    if isinstance(root, bool) or not document.has_any(_CHECKED):
+        return
+    try:
+        jsonschema_rs.validator_for({**root, "$schema": META[document.draft]}, offline=True, validate_formats=False)
+    except (jsonschema_rs.ValidationError, ValueError) as error:
+        path = list(getattr(error, "instance_path", ()))
+        at = max((i for i, step in enumerate(path) if step in _CHECKED), default=0)
+        pointer = "".join(f"/{_escaped(str(step))}" for step in path[:at])
+        raise refused(str(path[at]) if path else "$ref", pointer, str(error).partition("\n")[0][:200]) from None
 
 
 def _join(base: str, reference: str) -> str:

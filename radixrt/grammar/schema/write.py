@@ -8,7 +8,7 @@ from itertools import combinations
 from typing import Any
 
 from radixrt.errors import GrammarError
-from radixrt.grammar.schema.document import Document, Schema
+from radixrt.grammar.schema.document import Document, Schema, check_readable
 from radixrt.grammar.schema.expand import Expander
 from radixrt.grammar.schema.finite import prune
 from radixrt.grammar.schema.formats import FORMATS
@@ -38,9 +38,11 @@ def normalise(schema: Schema) -> dict[str, Any]:
     writer = Writer(Expander(document))
     root = writer.reference(frozenset(((document.root, True),)))
     try:
-        return prune(root, writer.definitions)
+        plain_schema = prune(root, writer.definitions)
     except GrammarError as error:
         raise writer.left_out or error from None
+    check_readable(document, schema)
+    return plain_schema
 
 
 class Writer:
