@@ -25,16 +25,16 @@ _BITS = [*(1 << bit for bit in range(31)), -1 << 31]
 def is_seen_whole(vocabulary: Vocabulary, forced: bytes) -> bool:
     """Whether the engine's mask has all the tokens that start with a forced text and go on.
 
-    It cuts a text by ``cut``, but for a character that is not complete at its end, of which each byte may become a token.  What
-    starts inside a character it takes for another text.
+    It cuts a text by ``cut``, a character that is not complete at its end apart.  What starts inside a character it takes for
+    another text, and what no tokens spell for none.
     """
     if forced[0] & 0xC0 == 0x80:
         return False
-    if len(forced) <= CUT_TOKENS:  # however it is cut
+    if len(forced) <= CUT_TOKENS and vocabulary.has_bytes:  # however it is cut
         return True
     whole = whole_characters(forced, len(forced))
-    tokens = cut(vocabulary, whole)
-    return tokens is not None and len(tokens) + len(forced) - len(whole) <= CUT_TOKENS
+    tokens, others = cut(vocabulary, whole), cut(vocabulary, forced[len(whole) :])
+    return tokens is not None and others is not None and len(tokens) + len(others) <= CUT_TOKENS
 
 
 def cut(vocabulary: Vocabulary, text: bytes) -> list[int] | None:
