@@ -30,7 +30,7 @@ def is_seen_whole(vocabulary: Vocabulary, forced: bytes) -> bool:
     """
     if forced[0] & 0xC0 == 0x80:
         return False
-    if len(forced) <= CUT_TOKENS and vocabulary.has_bytes:  # however it is cut
+    if len(forced) <= CUT_TOKENS and all(bytes((byte,)) in vocabulary.token_of for byte in forced):  # however it is cut
         return True
     whole = whole_characters(forced, len(forced))
     tokens, others = cut(vocabulary, whole), cut(vocabulary, forced[len(whole) :])

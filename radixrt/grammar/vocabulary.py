@@ -104,11 +104,6 @@ class Vocabulary:
         return TokenTrie(b"".join(spellings), ends, tokens.astype(np.int32))
 
     @cached_property
-    def has_bytes(self) -> bool:
-        """Whether each byte is a token."""
-        return all(bytes((byte,)) in self.token_of for byte in range(256))
-
-    @cached_property
     def lengths_of(self) -> dict[bytes, tuple[int, ...]]:
         """By its first two bytes, how long a token may be: longest first, one byte always among them."""
         lengths: dict[bytes, set[int]] = {}
