@@ -77,15 +77,17 @@ class TokenTrie:
         if len(ends) != len(tokens) or b"".join(spelled) != text or sorted(spelled) != spelled or b"" in spelled:
             raise ValueError("[TokenTrie] tokens come in order of their spelling, one end and one id a token")
         self._text, self._starts, self._lengths = np.frombuffer(text, dtype=np.uint8), starts, ends - starts
-        self._tokens = tokens
+        self._tokens, self._spelled = tokens, spelled
 
     def fill_mask(self, automaton: ByteAutomaton, state: int, row: np.ndarray) -> None:
         """Write the packed mask (int32 [ceil(V / 32)]) of the tokens that lead from a state to a live one."""
-        if self._tokens.max(initial=-1) >= len(row) * 32:
-            raise ValueError("[TokenTrie] the row is too short for the vocabulary")
-        bits = np.zeros(len(row) * 32, dtype=np.uint8)
-        bits[self._tokens[self._walk(automaton, state) >= 0]] = 1
-        row[:] = np.packbits(bits, bitorder="little").view(np.int32)
+        self._write(row, self._walk(automaton, state) >= 0)
+
+    def fill_starts(self, text: bytes, row: np.ndarray) -> bool:
+        """Write the packed mask of the tokens that a text starts with; tell whether there are tokens that start with all of it and
+        are longer."""
+        self._write(row, np.array([text.startswith(spelled) for spelled in self._spelled], dtype=bool))
+        return any(spelled.startswith(text) and spelled != text for spelled in self._spelled)
 
     def reach(self, automaton: ByteAutomaton, state: int) -> list[tuple[int, int]]:
         """Return the live states that one token leads to from a state, each with its first token in order of spelling."""
@@ -96,6 +98,13 @@ class TokenTrie:
     def memory_bytes(self) -> int:
         """Return about how much memory the tokens take."""
         return self._text.nbytes + 3 * self._tokens.nbytes
+
+    def _write(self, row: np.ndarray, allowed: np.ndarray) -> None:
+        if self._tokens.max(initial=-1) >= len(row) * 32:
+            raise ValueError("[TokenTrie] the row is too short for the vocabulary")
+        bits = np.zeros(len(row) * 32, dtype=np.uint8)
+        bits[self._tokens[allowed]] = 1
+        row[:] = np.packbits(bits, bitorder="little").view(np.int32)
 
     def _walk(self, automaton: ByteAutomaton, state: int) -> np.ndarray:
         """Where each token leads, -1 for nowhere or a state that is not live."""

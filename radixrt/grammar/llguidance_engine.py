@@ -24,6 +24,7 @@ from radixrt.grammar.schema import normalise
 from radixrt.grammar.shared_masks import SharedMasks
 from radixrt.grammar.string_masks import Closing, StringTokens, string_tokens
 from radixrt.grammar.tool_calls import ToolCalls, ToolText
+from radixrt.grammar.value_starts import value_starts
 from radixrt.grammar.vocabulary import Vocabulary, whole_characters
 from radixrt.types import GrammarOptions, GrammarSpec
 
@@ -120,30 +121,46 @@ class LLGuidanceState(MatcherState[LLMatcher]):
 
     def _make_mask(self, row: np.ndarray) -> None:
         """Raises GrammarError when the limits of the engine are hit: the mask is then unknown, and nothing may follow."""
-        matcher = self._matcher
-        if matcher.is_stopped():
+        if not self._forced and not self._matcher.is_stopped():
+            self._forced = self._matcher.compute_ff_bytes()
+        if forced := self._forced:
+            if not self._vocabulary.trie.fill_starts(forced, row) or not self._allow_longer(row, forced):
+                return  # the matcher need not even be where the text is
+        elif self._matcher.is_stopped():
             row[:] = self._vocabulary.end_mask if self.is_accepting() else 0
-        elif forced := self._forced or matcher.compute_ff_bytes():
-            self._mask_forced(row, forced)
         else:
-            matcher.unsafe_compute_mask_ptr(_address(row), row.nbytes)  # with every end token where the text may end
+            self._matcher.unsafe_compute_mask_ptr(_address(row), row.nbytes)  # with every end token where the text may end
         if self._has_failed():
             row[:] = 0
             raise GrammarError(f"The grammar became too complex: {first_line(self._matcher.get_error())}")
 
-    def _mask_forced(self, row: np.ndarray, forced: bytes) -> None:
-        """Write the mask before forced text."""
-        matcher, vocabulary = self._matcher, self._vocabulary
-        tokens, longer = vocabulary.around(forced)
-        if len(longer) > FEW and is_seen_whole(vocabulary, forced):
-            matcher.unsafe_compute_mask_ptr(_address(row), row.nbytes)
+    def _allow_longer(self, row: np.ndarray, forced: bytes) -> bool:
+        """Allow the tokens that start with all of a forced text and go on; tell whether the matcher was asked."""
+        starts = value_starts(self._vocabulary, ESCAPES)
+        known = starts.reaching(self._masks.outline, self._place(), forced, self._vocabulary)
+        if known is not None:
+            if known.mask is not None:
+                row |= known.mask
+            allow(row, known.surely)
+            tokens = known.perhaps
         else:
-            row.fill(0)
-            allow(row, [token for token in longer if matcher.validate_tokens([token])])
-        allow(row, tokens)
+            _, tokens = self._vocabulary.around(forced)
+            if len(tokens) > FEW and is_seen_whole(self._vocabulary, forced):
+                begun = row.copy()
+                self._matcher.unsafe_compute_mask_ptr(_address(row), row.nbytes)
+                row |= begun
+                return True
+        if tokens:
+            matcher = self._matcher
+            allow(row, [token for token in tokens if matcher.validate_tokens([token])])
+        return bool(tokens)
 
     def _compose_mask(self, place: Place | None, row: np.ndarray) -> bool:
-        """Inside a string of which only the length counts, all but what closes it is a table of the vocabulary."""
+        """Inside a string of which only the length counts, all but what closes it is a table of the vocabulary; behind a whole text
+        nothing comes but its end."""
+        if self._masks.outline.is_whole(place):
+            row[:] = self._vocabulary.end_mask
+            return True
         bounds = self._masks.outline.bounds(place)
         if place is None or bounds is None:
             return False

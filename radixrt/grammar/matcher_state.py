@@ -23,11 +23,11 @@ M = TypeVar("M")
 class MatcherState(ABC, Generic[M]):
     """A ``GrammarState`` over a matcher of text tokens.
 
-    Where the masks on its way are known, tokens are accepted by them: the matcher follows when it is asked for something, so that
-    a walk through drafts and back need not move it at all.
+    Where the masks on its way are known, or what must come next, tokens are accepted by them: the matcher follows when it is asked
+    for something, so that a walk through drafts and back need not move it at all.
     """
 
-    __slots__ = ("_at", "_ended", "_forced", "_masks", "_num_behind", "_spots", "_tokens", "_vocabulary")
+    __slots__ = ("_at", "_ended", "_forces", "_masks", "_num_behind", "_spots", "_tokens", "_vocabulary")
 
     def __init__(self, matcher: M, vocabulary: Vocabulary, masks: SharedMasks) -> None:
         self._at = matcher
@@ -36,7 +36,7 @@ class MatcherState(ABC, Generic[M]):
         self._masks = masks
         self._tokens: list[int] = []
         self._spots: list[Spot | None] = [masks.start()]  # before each token, as far as a mask was asked for
-        self._forced = b""  # what is known to come next; asking anew costs time for all of it
+        self._forces = [b""]  # before each token, what is known to come next; asking anew costs time for all of it
         self._ended = False
 
     @abstractmethod
@@ -80,6 +80,15 @@ class MatcherState(ABC, Generic[M]):
                 raise GrammarError("The engine of the grammar refused text that it had allowed.")
         return self._at
 
+    @property
+    def _forced(self) -> bytes:
+        """What is known to come next."""
+        return self._forces[-1]
+
+    @_forced.setter
+    def _forced(self, text: bytes) -> None:
+        self._forces[-1] = text
+
     def accept(self, token: int) -> bool:
         if self._ended:
             return False
@@ -89,15 +98,18 @@ class MatcherState(ABC, Generic[M]):
         spelled = self._vocabulary.bytes_of(token)
         if spelled is None:
             return False
-        spot = None if len(self._spots) <= len(self._tokens) or self._is_broken() else self._spots[-1]
-        if spot is not None and (mask := spot.mask) is not None:
-            if not mask[token >> 5] >> (token & 31) & 1:
-                return False
+        if self._is_broken():
+            return False
+        forced = self._forces[-1]
+        follows = forced.startswith(spelled)
+        spot = self._spots[-1] if len(self._spots) > len(self._tokens) else None
+        mask = None if spot is None else spot.mask
+        if follows or (mask is not None and mask[token >> 5] >> (token & 31) & 1):
             self._num_behind += 1
-        elif not self._consume(token):
+        elif mask is not None or not self._consume(token):
             return False
         self._tokens.append(token)
-        self._forced = self._forced[len(spelled) :] if self._forced.startswith(spelled) else b""
+        self._forces.append(forced[len(spelled) :] if follows else b"")
         return True
 
     def rollback(self, num_tokens: int) -> None:
@@ -110,8 +122,7 @@ class MatcherState(ABC, Generic[M]):
             if num_tokens > behind:
                 self._take_back(num_tokens - behind)
             del self._tokens[-num_tokens:]
-            del self._spots[len(self._tokens) + 1 :]
-            self._forced = b""
+            del self._spots[len(self._tokens) + 1 :], self._forces[len(self._tokens) + 1 :]
 
     def fill_mask(self, row: np.ndarray) -> None:
         if len(row) != self._vocabulary.num_words:
@@ -190,4 +201,4 @@ class MatcherState(ABC, Generic[M]):
 
     def _copy_to(self, other: MatcherState[M]) -> None:
         other._tokens, other._spots = self._tokens.copy(), self._spots.copy()
-        other._forced, other._ended = self._forced, self._ended
+        other._forces, other._ended = self._forces.copy(), self._ended

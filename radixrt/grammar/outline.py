@@ -13,12 +13,10 @@ import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from radixrt.grammar.string_bounds import NOTES, Bounds, number_digits, string_bounds
+from radixrt.grammar.string_bounds import NOTES, Asked, Bounds, Values
 
 MAX_KEY_BYTES = 4096
 """Longer texts have no place: what they share is not worth the bytes."""
-MAX_BOUNDS = 1024
-"""How many beginnings of strings a grammar remembers the bounds of, and of numbers how many digits count."""
 _NUMBERS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
 _LENGTHS = {"minLength", "maxLength"}
 _SPELLING = {"pattern", "format"}
@@ -68,19 +66,43 @@ class Outline:
             _literal(value) is not None for node in nodes for value in _values(node) if isinstance(value, str)
         )
 
-        self._schema = schema
-        self._bounds: dict[bytes, Bounds | None] = {}
-        self._digits: dict[bytes, int | None] = {}
+        self._values = Values(schema)
+        self._texts: dict[tuple[str, ...], list[bytes] | None] = {}
 
     def bounds(self, place: Place | None) -> Bounds | None:
         """How long the string open at a place may be, between two of its characters; None where more than its length matters."""
         if place is None or place.kind != "s" or place.partial or not self.forgets:
             return None
-        if place.text not in self._bounds:
-            if len(self._bounds) >= MAX_BOUNDS:
-                self._bounds.clear()
-            self._bounds[place.text] = string_bounds(self._schema, place.text, place.open_at)
-        return self._bounds[place.text]
+        return self._values.asked(place.text, place.open_at).bounds
+
+    def texts(self, place: Place | None) -> list[bytes] | None:
+        """What the string open at a place may be, as JSON spells it, where its values are listed; None where that is not known."""
+        if place is None or place.kind != "s" or not self.forgets:
+            return None
+        texts = self._values.asked(place.text, place.open_at).texts
+        if texts is None:
+            return None
+        if texts not in self._texts:
+            spelled = [_literal(text) for text in texts]
+            known = [text for text in spelled if text is not None]
+            self._texts[texts] = known if len(known) == len(spelled) else None
+        return self._texts[texts]
+
+    def is_whole(self, place: Place | None) -> bool:
+        """Whether a place is behind a whole text, closed by a character of its own."""
+        return place is not None and place.text == _DONE and not place.kind and self.forgets
+
+    def is_behind_value(self, place: Place) -> bool:
+        """Whether a value is complete right before a place, in a container."""
+        return place.text.endswith(_DONE) and not place.kind and self.forgets and bool(place.open_at)
+
+    def asked(self, place: Place | None) -> Asked | None:
+        """What is asked of the value of a key, at a place behind its colon; None at others, and where that is not known."""
+        if place is None or place.kind or not self.forgets:
+            return None
+        text = place.text.rstrip(_SPACE)
+        found = self._values.asked(text, place.open_at) if text.endswith(b":") else None
+        return None if found is None or found.kinds is None else found
 
     def start(self) -> Place:
         """The place before any text."""
@@ -151,11 +173,7 @@ class Outline:
         before, value = place.text[: place.value_at], place.text[place.value_at :] + char
         number = _NUMBER.fullmatch(value)
         if number is not None:
-            if before not in self._digits:
-                if len(self._digits) >= MAX_BOUNDS:
-                    self._digits.clear()
-                self._digits[before] = number_digits(self._schema, before, place.open_at)
-            digits = self._digits[before]
+            digits = self._values.asked(before, place.open_at).digits
             if digits is not None:
                 sign, whole, fraction, power, exponent = number.groups(b"")
                 if whole != b"0" and len(whole) > digits:

@@ -1,20 +1,22 @@
-"""What is asked of the string or number that comes next in JSON text, read off the schema: how long a string may be, of which
-nothing else is asked, and how much of a number counts."""
+"""What is asked of the value that comes next in JSON text, read off the schema: how long a string may be, of which nothing else is
+asked, or what it may be, and how much of a number counts."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 MAX_REFERENCES = 32
+MAX_PLACES = 1024
+"""For how many places of a grammar it is kept what is asked there."""
 _CHOICES = ("anyOf", "oneOf")
 _ASKED = ("pattern", "format", "enum", "const")
 NOTES = {"title", "description", "default", "examples", "$schema", "$id", "$comment", "deprecated", "x-guidance"}
 """Keywords that say nothing of values."""
 _BESIDE = {*NOTES, "$defs", "definitions"}
+KINDS = ("array", "boolean", "null", "number", "object", "string")
 _LIMITS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}
 _KEY = re.compile(rb'"(?:[^"\\]|\\.)*"')
 
@@ -26,61 +28,144 @@ class Bounds(NamedTuple):
     most: int | None
 
 
+class Asked(NamedTuple):
+    """What a schema asks of a value.
+
+    ``kinds``: types it may have, ``number`` for whole ones too; None where that is not known, and then nothing is.
+    ``bounds``: of a string, where nothing else is asked of it.  ``texts``: what a string may be, where that is listed.
+    ``digits``: n where nothing is asked of the whole part of a number, once it has more than n digits, and of its fraction never more
+    than whether it is zero and whether it ends in zeros.  ``is_free``: nothing is asked of numbers, booleans and null but their type.
+    ``is_positive``: numbers are zero or more.
+    """
+
+    kinds: frozenset[str] | None = None
+    bounds: Bounds | None = None
+    texts: tuple[str, ...] | None = None
+    digits: int | None = None
+    is_free: bool = False
+    is_positive: bool = False
+
+
+_UNKNOWN = Asked()
+_ANY_OF = {kind: Asked(frozenset((kind,)), digits=0, is_free=True, is_positive=True) for kind in KINDS}
+
+
+class Values:
+    """Tells what a schema asks of the value at an outline's place.
+
+    Only for schemas whose keywords are those of an outline that forgets: any other may ask something of a value.
+    """
+
+    def __init__(self, schema: Any) -> None:
+        self._schema = schema
+        self._containers: dict[bytes, dict[str, Any] | None] = {}
+        self._asked: dict[bytes, Asked] = {}
+
+    def asked(self, text: bytes, open_at: Sequence[int]) -> Asked:
+        """Return what is asked of the value that begins behind an outline's text.  ``open_at``: where in the text each open container
+        starts."""
+        found = self._asked.get(text)
+        if found is None:
+            if len(self._asked) >= MAX_PLACES:
+                self._asked.clear()
+            node = self._node(text, open_at)
+            leaves = None if node is None else _leaves(self._schema, node)
+            simple = leaves[0].get("type") if leaves is not None and len(leaves) == 1 else None
+            if leaves is None:
+                found = _UNKNOWN
+            elif isinstance(simple, str) and "enum" not in leaves[0] and "const" not in leaves[0]:
+                found = _asked_simply(simple, leaves[0])
+            else:
+                found = _asked(leaves)
+            self._asked[text] = found
+        return found
+
+    def _node(self, text: bytes, open_at: Sequence[int]) -> Any:
+        """The schema of what comes next; None where it is not known."""
+        if not open_at:
+            return self._schema
+        begin = text[: open_at[-1] + 1]
+        if begin not in self._containers:
+            if len(self._containers) >= MAX_PLACES:
+                self._containers.clear()
+            outer = self._node(text[: open_at[-1]], open_at[:-1])
+            leaves = None if outer is None else _leaves(self._schema, outer)
+            self._containers[begin] = None if leaves is None else _container(leaves, "object" if begin.endswith(b"{") else "array")
+        leaf = self._containers[begin]
+        return None if leaf is None else _inside(leaf, text[open_at[-1] :])
+
+
 def string_bounds(schema: Any, text: bytes, open_at: Sequence[int]) -> Bounds | None:
-    """Return the bounds of a string that begins behind an outline's text, of whose characters nothing is asked; None for others,
-    and where that is not known.  ``open_at``: where in the text each open container starts.  Only for schemas whose keywords are
-    those of an outline that forgets: any other may ask something of a string."""
-    leaves = _leaves_at(schema, text, open_at)
-    strings = [leaf for leaf in leaves if _admits(leaf, "string")] if leaves is not None else []
-    if len(strings) != 1 or any(keyword in strings[0] for keyword in _ASKED):
-        return None
-    return Bounds(strings[0].get("minLength", 0), strings[0].get("maxLength"))
+    """Return the bounds of a string that begins behind an outline's text, of whose characters nothing is asked; None for others."""
+    return Values(schema).asked(text, open_at).bounds
 
 
-def number_digits(schema: Any, text: bytes, open_at: Sequence[int]) -> int | None:
-    """Return n where nothing is asked of the whole part of a number that begins behind an outline's text, once it has more than n
-    digits, and of its fraction never more than whether it is zero; None where that is not known.  For the same schemas as
-    ``string_bounds``."""
-    leaves = _leaves_at(schema, text, open_at)
-    if leaves is None or any("multipleOf" in leaf for leaf in leaves):
-        return None
-    values = [*(value for leaf in leaves for value in (*leaf.get("enum", ()), leaf.get("const")))]
-    limits = [leaf[keyword] for leaf in leaves for keyword in _LIMITS & leaf.keys()]
-    if any(isinstance(value, int | float) for value in values) or not all(float(limit).is_integer() for limit in limits):
-        return None
-    return max((len(str(abs(int(limit)))) for limit in limits if limit), default=0)
+def _asked_simply(kind: str, leaf: dict[str, Any]) -> Asked:
+    """The same as ``_asked`` for one alternative of one type whose values are not listed."""
+    if kind in ("integer", "number"):
+        return _asked([leaf])
+    if kind != "string" or "pattern" in leaf or "format" in leaf:
+        return _ANY_OF[kind]
+    return Asked(_ANY_OF[kind].kinds, Bounds(leaf.get("minLength", 0), leaf.get("maxLength")), None, 0, True, True)
 
 
-def _leaves_at(schema: Any, text: bytes, open_at: Sequence[int]) -> list[dict[str, Any]] | None:
-    """The alternatives of what comes behind an outline's text; None where they are not known."""
-    node: Any = schema
-    for start, end in pairwise((*open_at, len(text))):
-        node = _inside(schema, node, text[start:end])
-        if node is None:
-            return None
-    return _leaves(schema, node)
+def _asked(leaves: list[dict[str, Any]]) -> Asked:
+    kinds: set[str] = set()
+    strings: list[dict[str, Any]] = []
+    limits: list[float] = []
+    listed: list[Any] = []
+    is_counted = is_positive = True
+    for leaf in leaves:
+        types = leaf.get("type", KINDS)
+        of_leaf = {types} if isinstance(types, str) else {*types}
+        if "integer" in of_leaf:
+            of_leaf.add("number")
+        if "enum" in leaf or "const" in leaf:
+            listed += _listed(leaf)
+        if "number" in of_leaf:
+            limits += [leaf[keyword] for keyword in _LIMITS if keyword in leaf]
+            is_counted = is_counted and "multipleOf" not in leaf
+            is_positive = is_positive and max(leaf.get("minimum", -1), leaf.get("exclusiveMinimum", -1)) >= 0
+        if "string" in of_leaf and _admits(leaf, "string"):
+            strings.append(leaf)
+        kinds |= of_leaf
+    bounds = texts = digits = None
+    if len(strings) == 1 and not any(keyword in strings[0] for keyword in _ASKED):
+        bounds = Bounds(strings[0].get("minLength", 0), strings[0].get("maxLength"))
+    elif strings and all("enum" in leaf or "const" in leaf for leaf in strings):
+        texts = tuple(value for leaf in strings for value in _listed(leaf) if isinstance(value, str))
+    if is_counted and not any(isinstance(value, int | float) for value in listed) and all(float(limit).is_integer() for limit in limits):
+        digits = max((len(str(abs(int(limit)))) for limit in limits if limit), default=0)
+    is_free = not (limits or listed or not is_counted)
+    return Asked(frozenset(kinds - {"integer"}), bounds, texts, digits, is_free, is_positive)
 
 
-def _inside(schema: Any, node: Any, text: bytes) -> Any:
+def _listed(leaf: dict[str, Any]) -> list[Any]:
+    return [*leaf.get("enum", ()), *([leaf["const"]] if "const" in leaf else ())]
+
+
+def _container(leaves: list[dict[str, Any]], kind: str) -> dict[str, Any] | None:
+    """The one alternative that a container may have; None where that is not known."""
+    found = [leaf for leaf in leaves if _admits(leaf, kind)]
+    return found[0] if len(found) == 1 and "enum" not in found[0] and "const" not in found[0] else None
+
+
+def _inside(leaf: dict[str, Any], text: bytes) -> Any:
     """The schema of what comes next in an open container, whose complete values are one letter each."""
-    kind = "object" if text.startswith(b"{") else "array"
-    leaves = _leaves(schema, node)
-    containers = [leaf for leaf in leaves if _admits(leaf, kind)] if leaves is not None else []
-    if len(containers) != 1 or "enum" in containers[0] or "const" in containers[0]:
-        return None
-    leaf = containers[0]
-    if kind == "array":
+    if text.startswith(b"["):
         first, index = leaf.get("prefixItems", ()), text.count(b",")
         return first[index] if index < len(first) else leaf.get("items", True)
     keys = _KEY.findall(text)
     if not keys or "patternProperties" in leaf:
         return None
-    properties = leaf.get("properties", {})
-    return properties.get(json.loads(keys[-1]), leaf.get("additionalProperties", True))
+    key = json.loads(keys[-1]) if b"\\" in keys[-1] else keys[-1][1:-1].decode()
+    return leaf.get("properties", {}).get(key, leaf.get("additionalProperties", True))
 
 
 def _leaves(schema: Any, node: Any) -> list[dict[str, Any]] | None:
     """The alternatives of a schema; None where they are more than references and choices alone."""
+    if isinstance(node, dict) and not ("$ref" in node or "anyOf" in node or "oneOf" in node):
+        return [node]
     found = list(_alternatives(schema, node, MAX_REFERENCES))
     return None if None in found else [leaf for leaf in found if leaf is not None]
 
@@ -112,8 +197,7 @@ def _target(schema: Any, reference: str) -> Any:
 
 def _admits(leaf: dict[str, Any], kind: str) -> bool:
     """Whether values of a type may be what a schema without alternatives says."""
-    values = [*leaf.get("enum", ()), *([leaf["const"]] if "const" in leaf else ())]
-    if values:
+    if values := _listed(leaf):
         return any(isinstance(value, {"string": str, "object": dict, "array": list}[kind]) for value in values)
     types = leaf.get("type", kind)
     return kind in ((types,) if isinstance(types, str) else types)

@@ -29,7 +29,7 @@ class StringTokens:
         closers: list[tuple[int, int, bytes]] = []
         for token in range(vocabulary.size):
             spelled = vocabulary.bytes_of(token)
-            match None if spelled is None else _read(spelled, escapes):
+            match None if spelled is None else read_characters(spelled, escapes):
                 case int() as length:
                     inside.append((token, length))
                 case (length, rest):
@@ -95,7 +95,7 @@ def _bits(tokens: np.ndarray) -> np.ndarray:
     return bits
 
 
-def _read(spelled: bytes, escapes: str) -> int | tuple[int, bytes] | None:
+def read_characters(spelled: bytes, escapes: str) -> int | tuple[int, bytes] | None:
     """How many characters of a string the bytes begin; with what follows the quote where they close it; None where they are none."""
     if not _SPECIAL.search(spelled):
         try:

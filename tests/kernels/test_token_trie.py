@@ -80,6 +80,18 @@ def test_tokens_are_allowed_where_their_bytes_lead(implementation: Any, data: st
             assert spellings[token] == min(spelled for other, spelled in enumerate(spellings) if reached[other] == target)
 
 
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@given(SPELLINGS, st.lists(BYTES, max_size=6).map(bytes))
+def test_a_text_starts_with_tokens_and_longer_ones_with_all_of_it(implementation: Any, spellings: list[bytes], text: bytes) -> None:
+    tokens = trie(implementation, spellings)
+    for start in (text, *spellings):
+        row = np.full((len(spellings) + 31) // 32 + 1, -1, dtype=np.int32)
+        is_longer = tokens.fill_starts(start, row)
+        bits = np.unpackbits(row.view(np.uint8), bitorder="little")
+        assert np.flatnonzero(bits).tolist() == [token for token, spelled in enumerate(spellings) if start.startswith(spelled)]
+        assert is_longer == any(spelled.startswith(start) and spelled != start for spelled in spellings)
+
+
 ONE_STATE = tables([{97: 0}], [True])
 BAD_TABLES: list[Callable[[], list[Any]]] = [
     lambda: [np.array([0, 2], dtype=np.int32), *ONE_STATE[1:]],
@@ -108,5 +120,7 @@ def test_tokens_out_of_order_are_refused(implementation: Any, text: bytes, ends:
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 @pytest.mark.parametrize(("state", "num_words"), [(-1, 1), (1, 1), (0, 0)])
 def test_states_and_rows_that_do_not_fit_are_refused(implementation: Any, state: int, num_words: int) -> None:
+    with pytest.raises(ValueError, match="too short"):
+        trie(implementation, [b"a"]).fill_starts(b"a", np.zeros(0, dtype=np.int32))
     with pytest.raises(ValueError, match=r"no such state|too short"):
         trie(implementation, [b"a"]).fill_mask(implementation.ByteAutomaton(*ONE_STATE), state, np.zeros(num_words, dtype=np.int32))

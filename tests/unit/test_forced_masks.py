@@ -32,6 +32,15 @@ SCHEMAS: list[Any] = [
     {"type": "array", "items": {"enum": ["true", "truth", True]}, "minItems": 2, "maxItems": 3},
     {"type": "string", "pattern": "^(foo|foobar) [0-9]{3}-[0-9]{2}$"},
     {"type": "integer", "minimum": 1200, "maximum": 1234},
+    *({"type": "object", "properties": {"n": value}, "required": ["n"], "additionalProperties": False} for value in (
+        {"type": "integer"}, {"type": "number", "minimum": 0}, {"type": "integer", "exclusiveMaximum": 0}, {"type": "null"}, {},
+        {"type": "boolean"}, {"enum": [True, 12, "x", None]}, {"type": ["integer", "null"], "minimum": 3}, {"type": "array"},
+        {"type": "object", "additionalProperties": {"type": "integer"}}, {"type": "array", "items": {"type": "boolean"}, "minItems": 1},
+        {"type": ["string", "boolean"], "maxLength": 2}, {"anyOf": [{"const": "né"}, {"type": "null"}, {"type": "number"}]},
+    )),
+    {"type": "array", "items": {"type": "string", "maxLength": 3}, "minItems": 1, "maxItems": 3},
+    {"type": "array", "items": {"type": "string", "minLength": 2}},
+    {"type": "object", "properties": {"a": {"type": "string", "maxLength": 0}, "n": {"enum": ["", "x", "name"]}}, "required": ["a", "n"]},
     {"anyOf": [{"const": "a"}, {"type": "object", "properties": {"a": {"const": "x"}}, "required": ["a"]}]},
 ]
 
@@ -42,6 +51,9 @@ def words(rng: random.Random, lacking: bytes = b"") -> Vocabulary:
     spelled = text.encode()
     starts = [rng.randrange(len(spelled)) for _ in range(600)]
     pieces = [spelled[start : start + rng.choice((2, 2, 3, 4, 6, 9, 14))] for start in starts]
+    values = b'-1, 0} -0 true} tru nul null, [] [1 {} {"n "x" ""'.split() * 3
+    pieces += [(b" ", b":", b": ")[i % 3] + value[:length] for i, value in enumerate(values) for length in (1, 2, 5)]
+    pieces += [b'"' + piece[:length] for piece in pieces[:60] for length in (1, 2, 4)]
     ends = [end.encode()[at:] for i in range(6) for end, at in ((f"abcdefg{i}", 0), (f"中{i}", 1))]
     single = [bytes([byte]) for byte in range(256) if byte not in lacking]
     tokens = [*single, *pieces, *ends, *rng.sample(pieces, 40), b"n", b":", None, None]

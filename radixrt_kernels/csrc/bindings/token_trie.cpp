@@ -42,6 +42,10 @@ void init_token_trie(nb::module_ &m) {  // NOLINT(misc-const-correctness): one s
                 self.fill_mask(automaton, state, {row.data(), row.size()});
             },
             "automaton"_a, "state"_a, "row"_a, "Write the packed mask of the tokens that lead from a state to a live one.")
+        .def(
+            "fill_starts",
+            [](const radixrt::TokenTrie &self, const nb::bytes &text, const Row &row) { return self.fill_starts(items(text), {row.data(), row.size()}); },
+            "text"_a, "row"_a, "Write the packed mask of the tokens that a text starts with; tell whether longer ones start with all of it.")
         .def("reach", &radixrt::TokenTrie::reach, "automaton"_a, "state"_a, nb::call_guard<nb::gil_scoped_release>(),
              "Return the live states that one token leads to from a state, each with one such token.")
         .def("memory_bytes", &radixrt::TokenTrie::memory_bytes);

@@ -26,6 +26,14 @@ ByteAutomaton::ByteAutomaton(std::span<const std::int32_t> first, std::span<cons
     }
 }
 
+namespace {
+
+void allow(std::span<std::int32_t> row, std::uint32_t token, std::uint32_t bit) noexcept {
+    row[token / 32] = static_cast<std::int32_t>(static_cast<std::uint32_t>(row[token / 32]) | (bit << (token % 32)));
+}
+
+}  // namespace
+
 TokenTrie::TokenTrie(std::span<const std::uint8_t> text, std::span<const std::int32_t> ends, std::span<const std::int32_t> tokens) {
     if (ends.size() != tokens.size() || (!ends.empty() && static_cast<std::size_t>(ends.back()) != text.size())) {
         throw std::invalid_argument("[TokenTrie] one end and one id a token");
@@ -64,6 +72,10 @@ TokenTrie::TokenTrie(std::span<const std::uint8_t> text, std::span<const std::in
     }
     close(0);
     nodes_.shrink_to_fit();
+    roots_.fill(static_cast<std::uint32_t>(nodes_.size()));
+    for (std::uint32_t i = 0; i < nodes_.size(); i += nodes_[i].size) {
+        roots_[nodes_[i].byte] = i;
+    }
 }
 
 template <typename Visit>
@@ -106,24 +118,55 @@ void TokenTrie::walk(const ByteAutomaton &automaton, std::int32_t state, Visit &
     }
 }
 
-void TokenTrie::fill_mask(const ByteAutomaton &automaton, std::int32_t state, std::span<std::int32_t> row) const {
+void TokenTrie::clear(std::span<std::int32_t> row) const {
     if (static_cast<std::size_t>(max_token_) + 1 > row.size() * 32) {
         throw std::invalid_argument("[TokenTrie] the row is too short for the vocabulary");
     }
     std::fill(row.begin(), row.end(), 0);
+}
+
+void TokenTrie::allow_twins(std::span<std::int32_t> row) const noexcept {
+    for (const auto &[token, twin] : twins_) {
+        allow(row, static_cast<std::uint32_t>(twin), (static_cast<std::uint32_t>(row[static_cast<std::size_t>(token) / 32]) >> (token % 32)) & 1);
+    }
+}
+
+void TokenTrie::fill_mask(const ByteAutomaton &automaton, std::int32_t state, std::span<std::int32_t> row) const {
+    clear(row);
     if (nodes_.empty()) {
         return;
     }
-    const auto allow = [&](std::uint32_t token, std::uint32_t bit) {
-        row[token / 32] = static_cast<std::int32_t>(static_cast<std::uint32_t>(row[token / 32]) | (bit << (token % 32)));
-    };
     walk(automaton, state, [&](std::int32_t token, std::int32_t next) {
         const bool allowed = static_cast<int>(token != no_token) & static_cast<int>(automaton.is_live(next));
-        allow(static_cast<std::uint32_t>(std::max(token, 0)), allowed ? 1 : 0);
+        allow(row, static_cast<std::uint32_t>(std::max(token, 0)), allowed ? 1 : 0);
     });
-    for (const auto &[token, twin] : twins_) {
-        allow(static_cast<std::uint32_t>(twin), (static_cast<std::uint32_t>(row[static_cast<std::size_t>(token) / 32]) >> (token % 32)) & 1);
+    allow_twins(row);
+}
+
+bool TokenTrie::fill_starts(std::span<const std::uint8_t> text, std::span<std::int32_t> row) const {
+    clear(row);
+    if (text.empty()) {
+        return !nodes_.empty();
     }
+    std::size_t at = roots_[text.front()];
+    std::size_t end = nodes_.size();
+    bool is_longer = false;
+    for (std::size_t depth = 0; at < end; ++depth) {
+        const Node &node = nodes_[at];
+        if (node.token != no_token) {
+            allow(row, static_cast<std::uint32_t>(node.token), 1);
+        }
+        if (depth + 1 == text.size()) {
+            is_longer = node.size > 1;
+            break;
+        }
+        end = at + node.size;
+        for (++at; at < end && nodes_[at].byte != text[depth + 1];) {
+            at += nodes_[at].size;
+        }
+    }
+    allow_twins(row);
+    return is_longer;
 }
 
 std::vector<std::pair<std::int32_t, std::int32_t>> TokenTrie::reach(const ByteAutomaton &automaton, std::int32_t state) const {

@@ -62,6 +62,10 @@ public:
     // Writes the packed mask of the tokens that lead from a state to a live one.
     void fill_mask(const ByteAutomaton &automaton, std::int32_t state, std::span<std::int32_t> row) const;
 
+    // Writes the packed mask of the tokens that a text starts with; returns whether there are tokens that start with all of it and are
+    // longer.
+    bool fill_starts(std::span<const std::uint8_t> text, std::span<std::int32_t> row) const;
+
     // Returns the live states that one token leads to from a state, each with its first token in order of spelling.
     std::vector<std::pair<std::int32_t, std::int32_t>> reach(const ByteAutomaton &automaton, std::int32_t state) const;
 
@@ -78,11 +82,17 @@ private:
         std::uint8_t byte;
     };
 
+    // Empties a row; std::invalid_argument where it is too short.
+    void clear(std::span<std::int32_t> row) const;
+    // Allows the tokens that are spelled as one that is allowed.
+    void allow_twins(std::span<std::int32_t> row) const noexcept;
+
     // Calls visit(token or no_token, state) for every node whose bytes lead somewhere from a state.
     template <typename Visit>
     void walk(const ByteAutomaton &automaton, std::int32_t state, Visit &&visit) const;
 
     std::vector<Node> nodes_;
+    std::array<std::uint32_t, 256> roots_{};  // the node of each first byte, nodes_.size() for none
     std::vector<std::pair<std::int32_t, std::int32_t>> twins_;  // the token of a node, and another one spelled the same
     std::size_t max_depth_ = 0;
     std::int32_t max_token_ = -1;

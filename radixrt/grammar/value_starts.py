@@ -1,0 +1,184 @@
+"""The tokens that reach from forced text into the value behind it, where a schema says what that may be.
+
+An engine would walk its vocabulary for them.  They are few; whether they fit is mostly seen from their bytes, and what is not is
+asked of it one by one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from radixrt.grammar.forced_masks import allow
+from radixrt.grammar.outline import Outline, Place
+from radixrt.grammar.string_bounds import Bounds
+from radixrt.grammar.string_masks import read_characters
+from radixrt.grammar.vocabulary import Vocabulary
+
+MAX_STARTS = 256
+"""For how many texts it is kept which tokens begin with them."""
+MAX_PERHAPS = 12
+"""So many tokens are asked for one by one in less time than an engine's mask takes."""
+_BEHIND = rb"[,\]} \t\r\n]"
+_BEHIND_VALUE = re.compile(_BEHIND)
+_VALUES = {
+    "number": re.compile(rb"-?[0-9]*(\.[0-9]*)?([eE][+-]?[0-9]*)?(" + _BEHIND + rb".*)?", re.DOTALL),
+    "positive": re.compile(rb"[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]*)?(" + _BEHIND + rb".*)?", re.DOTALL),
+    "object": re.compile(rb'\{[ \t\r\n]*("|\}|$).*', re.DOTALL),
+    "array": re.compile(rb'\[[ \t\r\n]*(["\-0-9tfn\[\]{]|$).*', re.DOTALL),
+    "boolean": re.compile(rb"(t|tr|tru|f|fa|fal|fals|(true|false)(" + _BEHIND + rb".*)?)", re.DOTALL),
+    "null": re.compile(rb"(n|nu|nul|null(" + _BEHIND + rb".*)?)", re.DOTALL),
+    "string": re.compile(rb'"'),
+    "behind": re.compile(_BEHIND + rb".*", re.DOTALL),
+}
+"""What bytes are like that begin a value of a type, and perhaps go on behind it; some others may be as well.  Of a string it is the
+quote alone, and numbers that are zero or more have no sign.  ``behind`` is what comes behind a value."""
+
+_SURE = {
+    "number": re.compile(rb"-?(0|[1-9][0-9]*)?"),
+    "boolean": re.compile(rb"t|tr|tru|true|f|fa|fal|fals|false"),
+    "null": re.compile(rb"n|nu|nul|null"),
+}
+"""Which of them may come where nothing is asked of the value but its type."""
+
+
+class Reaching(NamedTuple):
+    """Tokens that may come for sure, as a packed mask (None for none) and one by one, and those that only an engine knows of; no
+    others may."""
+
+    mask: np.ndarray | None
+    surely: list[int]
+    perhaps: list[int]
+
+
+class Begun(NamedTuple):
+    """What a token has of a string: its bytes and how many characters they begin; what follows the quote where they close it."""
+
+    token: int
+    text: bytes
+    length: int
+    rest: bytes | None
+
+
+class ValueStarts:
+    """The tokens of a vocabulary by the text that they begin with before a value.  ``escapes``: as in ``StringTokens``."""
+
+    def __init__(self, vocabulary: Vocabulary, escapes: str) -> None:
+        self._escapes = escapes
+        self._num_words = vocabulary.num_words
+        self._strings: dict[bytes, StringStarts] = {}
+        self._values: dict[tuple[bytes, str], list[tuple[int, bytes]]] = {}
+
+    def reaching(self, outline: Outline, place: Place | None, forced: bytes, vocabulary: Vocabulary) -> Reaching | None:
+        """Return the tokens that start with all of the text forced at a place and go on; None where the schema does not tell."""
+        if place is None or not outline.forgets:
+            return None
+        after = outline.after(place, forced)
+        if after is None or after.kind not in ("", "s"):
+            return None
+        if outline.is_whole(after):
+            return Reaching(None, [], [])
+        if outline.is_behind_value(after):
+            behind = [token for token, _ in self._of("behind", forced, vocabulary)]
+            return Reaching(None, [], behind) if len(behind) <= MAX_PERHAPS else None
+        if after.kind == "s":
+            return self._in_string(outline, after, forced, vocabulary) if forced.endswith(b'"') and not after.length else None
+        asked = outline.asked(after)
+        if asked is None or asked.kinds is None:
+            return None
+        mask, surely, perhaps = None, list[int](), list[int]()
+        if "string" in asked.kinds:
+            quoted = outline.after(after, b'"')
+            within = None if quoted is None else self._in_string(outline, quoted, forced + b'"', vocabulary)
+            if within is None:
+                return None
+            mask, perhaps = within.mask, [*within.perhaps]
+        for kind in sorted(asked.kinds):
+            tokens = self._of("positive" if kind == "number" and asked.is_positive else kind, forced, vocabulary)
+            sure = _SURE.get(kind) if asked.is_free else None
+            for token, begun in tokens:
+                (surely if sure is not None and sure.fullmatch(begun) else perhaps).append(token)
+        return Reaching(mask, surely, perhaps) if len(perhaps) <= MAX_PERHAPS else None
+
+    def _in_string(self, outline: Outline, start: Place, text: bytes, vocabulary: Vocabulary) -> Reaching | None:
+        """The same for text whose last byte opens a string, before the first of its characters."""
+        if (bounds := outline.bounds(start)) is not None:
+            return self._starts(text, vocabulary).free(bounds)
+        if (texts := outline.texts(start)) is not None:
+            return Reaching(None, [], self._starts(text, vocabulary).among(texts))
+        return None
+
+    def _starts(self, text: bytes, vocabulary: Vocabulary) -> StringStarts:
+        if text not in self._strings:
+            if len(self._strings) >= MAX_STARTS:
+                self._strings.clear()
+            self._strings[text] = StringStarts(_begun(vocabulary, text, self._escapes), self._num_words)
+        return self._strings[text]
+
+    def _of(self, kind: str, text: bytes, vocabulary: Vocabulary) -> list[tuple[int, bytes]]:
+        """The tokens that begin with a text and then with what a value of a type may begin with, which is the second of each."""
+        if (text, kind) not in self._values:
+            if len(self._values) >= MAX_STARTS:
+                self._values.clear()
+            pattern, longer = _VALUES[kind], vocabulary.extensions(text).tolist()
+            spelled = ((token, (vocabulary.bytes_of(token) or b"")[len(text) :]) for token in longer)
+            self._values[text, kind] = [(token, begun) for token, begun in spelled if pattern.fullmatch(begun)]
+        return self._values[text, kind]
+
+
+class StringStarts:
+    """Tokens that begin with one text that opens a string."""
+
+    def __init__(self, begun: Iterable[Begun], num_words: int) -> None:
+        self._begun = list(begun)
+        self._num_words = num_words
+        self._longest = max((one.length for one in self._begun), default=0)
+        self._by_first: dict[int, list[Begun]] = {}
+        for one in self._begun:
+            self._by_first.setdefault(one.text[0], []).append(one)
+        self._free: dict[tuple[int, int], Reaching] = {}
+
+    def free(self, bounds: Bounds) -> Reaching:
+        """Those that may come where nothing but its length is asked of the string."""
+        fewest = min(bounds.fewest, self._longest + 1)
+        most = self._longest if bounds.most is None else min(bounds.most, self._longest)
+        if (fewest, most) not in self._free:
+            fits = [one for one in self._begun if one.length <= most and (one.rest is None or one.length >= fewest)]
+            surely = np.zeros(self._num_words, dtype=np.int32)
+            allow(surely, [one.token for one in fits if not one.rest])
+            perhaps = [one.token for one in fits if one.rest and _BEHIND_VALUE.match(one.rest)]
+            self._free[fewest, most] = Reaching(surely, [], perhaps)
+        return self._free[fewest, most]
+
+    def among(self, texts: list[bytes]) -> list[int]:
+        """Those that agree with one of the texts that the string may have."""
+        found = dict.fromkeys(
+            one.token for text in texts for one in self._by_first.get((text + b'"')[0], ())
+            if text.startswith(one.text) or one.text.startswith(text + b'"')
+        )  # fmt: skip
+        return list(found)
+
+
+def value_starts(vocabulary: Vocabulary, escapes: str) -> ValueStarts:
+    """Return the tokens of a vocabulary by what they begin with, filled while it is used."""
+    known = _known.setdefault(vocabulary, {})
+    if escapes not in known:
+        known[escapes] = ValueStarts(vocabulary, escapes)
+    return known[escapes]
+
+
+def _begun(vocabulary: Vocabulary, start: bytes, escapes: str) -> Iterator[Begun]:
+    for token in vocabulary.extensions(start).tolist():
+        text = (vocabulary.bytes_of(token) or b"")[len(start) :]
+        match read_characters(text, escapes):
+            case int() as length:
+                yield Begun(token, text, length, None)
+            case (length, rest):
+                yield Begun(token, text, length, rest)
+
+
+_known: WeakKeyDictionary[Vocabulary, dict[str, ValueStarts]] = WeakKeyDictionary()
