@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 CHEAP_BYTES = 512
 MAX_SECONDS_A_TOKEN = 0.02  # of the text that closes it; what is slower than that would hold up everybody's steps
+SPARE_SECONDS = 5.0  # what the masks of a text may take besides: those of an ambiguous grammar take the longer the more text there is
 MAX_FORCED = 64
 MAX_FORCED_TOKENS = 64  # tokens that all start a forced text are few
 # Where in the engine's own source a message comes from.
@@ -70,7 +71,12 @@ class XGrammarGrammar:
 class XGrammarState(MatcherState["xgrammar.GrammarMatcher"]):
     """The matcher sees text tokens only."""
 
-    __slots__ = ()
+    __slots__ = ("_spent",)
+
+    def __init__(self, matcher: xgrammar.GrammarMatcher, vocabulary: Vocabulary, masks: SharedMasks) -> None:
+        super().__init__(matcher, vocabulary, masks)
+        self._spent = [0.0]
+        """Processor time of the masks of this text, its forks' too, in seconds."""
 
     def _consume(self, token: int) -> bool:
         return bool(self._matcher.accept_token(token))
@@ -79,8 +85,13 @@ class XGrammarState(MatcherState["xgrammar.GrammarMatcher"]):
         self._matcher.rollback(num_tokens)
 
     def _make_mask(self, row: np.ndarray) -> None:
+        """Raises GrammarError when the masks of a text take so long that others wait for them."""
+        start = time.thread_time()
         row[:] = -1  # the engine leaves a row that it has nothing to say about
         self._matcher.fill_next_token_bitmask(row.reshape(1, -1), 0)
+        self._spent[0] += time.thread_time() - start
+        if self._spent[0] > SPARE_SECONDS + MAX_SECONDS_A_TOKEN * len(self._tokens):
+            raise GrammarError("The grammar became too complex: its masks take too long.", code="grammar_too_complex")
         row &= text_mask(self._vocabulary)
         if self.is_accepting():
             row |= self._vocabulary.end_mask
@@ -98,6 +109,7 @@ class XGrammarState(MatcherState["xgrammar.GrammarMatcher"]):
     def fork(self) -> XGrammarState:
         other = XGrammarState(self._matcher.fork(), self._vocabulary, self._masks)
         self._copy_to(other)
+        other._spent = self._spent
         return other
 
     def forced_bytes(self, limit: int) -> bytes:

@@ -186,6 +186,22 @@ def test_what_cannot_be_read_is_refused(bad: GrammarSpec) -> None:
     assert "std::" not in caught.value.message and ".cc" not in caught.value.message
 
 
+def test_a_text_whose_masks_take_ever_longer_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    grammar = compile(spec("ebnf", 'root ::= s "."\ns ::= s s | "a" | "b"'), BYTES)
+    monkeypatch.setattr(xgrammar_engine, "SPARE_SECONDS", 0.2)
+    monkeypatch.setattr(xgrammar_engine, "MAX_SECONDS_A_TOKEN", 0.0)
+    state = grammar.new_state()
+
+    def write() -> None:
+        for _ in range(400):
+            allowed(state)
+            assert state.accept(BYTES.token_of[b"a"])
+
+    with pytest.raises(GrammarError, match="too long"):
+        write()
+    assert allowed(grammar.new_state()), "and no other text of the grammar is"
+
+
 def test_cheap_is_short_and_without_repeats() -> None:
     assert is_cheap(spec("choice", ["a", "b"]))
     assert is_cheap(spec("regex", "a|b"))
