@@ -151,6 +151,19 @@ def test_rows_that_share_slots_have_the_bits_of_rows_that_share_none(dtype: str,
     assert torch.equal(together, torch.cat(alone))
 
 
+@pytest.mark.parametrize("path", PATHS)
+def test_rows_stacked_on_one_that_is_further_on_pass_over_blocks_that_they_do_not_reach(path: str) -> None:
+    shape = SHAPES["odd"]
+    generator = torch.Generator().manual_seed(5)
+    pool = make_pool(shape, torch.float32, generator)
+    table = torch.randperm(NUM_SLOTS, generator=generator)[:301]
+    q = torch.randn(181, shape[0], shape[2], generator=generator)
+    # The second's first tokens see nothing of the last blocks of the chunk that both read.
+    together = attend(pool, Rows([table, table[:280]], [300, 100], [1, 180], q), path, threads=2)
+    alone = [attend(pool, Rows([table], [300], [1], q[:1]), path), attend(pool, Rows([table[:280]], [100], [180], q[1:]), path)]
+    assert torch.equal(together, torch.cat(alone))
+
+
 def test_a_row_may_read_slots_that_another_row_of_the_step_computes() -> None:
     shape = SHAPES["grouped"]
     generator = torch.Generator().manual_seed(4)

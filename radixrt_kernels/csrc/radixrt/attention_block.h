@@ -24,21 +24,37 @@ inline F multiply_add(F acc, F a, F b) {
         return Simd::fma(a, b, acc);
 }
 
-// c[Rows][Columns x kLanes] = (or +=) a[Rows][depth] b[depth][Columns x kLanes], along depth in order.
-template <bool Pairs, int Rows, int Columns>
-inline void product(const float *a, int a_stride, const float *b, int b_stride, float *c, int c_stride, int depth, bool onto) {
+// Words from one row of a, b and c to the next.  0 stands for ``padded``; what is known when compiled costs no arithmetic.
+template <int A, int B, int C>
+struct Strides {
+    int padded;
+    int a() const { return A > 0 ? A : padded; }
+    int b() const { return B > 0 ? B : padded; }
+    int c() const { return C > 0 ? C : padded; }
+};
+
+// c[Rows][Columns x kLanes] = a[Rows][depth] b[depth][Columns x kLanes], along depth in order; with factors[Rows] instead of null,
+// c * factors + a b.
+template <bool Pairs, int Rows, int Columns, class S, class Factors>
+[[gnu::always_inline]] inline void product(const float *a, const float *b, float *c, S strides, int depth, Factors factors) {
     F acc[Rows][Columns];
 #pragma GCC unroll 8
     for (int i = 0; i < Rows; ++i)
 #pragma GCC unroll 8
-        for (int j = 0; j < Columns; ++j) acc[i][j] = onto ? Simd::load(c + i * c_stride + j * kLanes) : Simd::zero();
+        for (int j = 0; j < Columns; ++j) {
+            acc[i][j] = Simd::zero();
+            if constexpr (!std::is_null_pointer_v<Factors>)
+                acc[i][j] = Simd::mul(Simd::load(c + i * strides.c() + j * kLanes), Simd::set1(factors[i]));
+        }
+    // Fewer turns, whose end is easier to predict.
+#pragma GCC unroll 4
     for (int k = 0; k < depth; ++k) {
         F columns[Columns];
 #pragma GCC unroll 8
-        for (int j = 0; j < Columns; ++j) columns[j] = Simd::load(b + static_cast<std::int64_t>(k) * b_stride + j * kLanes);
+        for (int j = 0; j < Columns; ++j) columns[j] = Simd::load(b + static_cast<std::int64_t>(k) * strides.b() + j * kLanes);
 #pragma GCC unroll 8
         for (int i = 0; i < Rows; ++i) {
-            const F value = Simd::broadcast(a + i * a_stride + k);
+            const F value = Simd::broadcast(a + i * strides.a() + k);
 #pragma GCC unroll 8
             for (int j = 0; j < Columns; ++j) acc[i][j] = multiply_add<Pairs>(acc[i][j], value, columns[j]);
         }
@@ -46,31 +62,28 @@ inline void product(const float *a, int a_stride, const float *b, int b_stride, 
 #pragma GCC unroll 8
     for (int i = 0; i < Rows; ++i)
 #pragma GCC unroll 8
-        for (int j = 0; j < Columns; ++j) Simd::store(c + i * c_stride + j * kLanes, acc[i][j]);
+        for (int j = 0; j < Columns; ++j) Simd::store(c + i * strides.c() + j * kLanes, acc[i][j]);
 }
 
-template <bool Pairs, int Rows>
-inline void product_rows(const float *a, int a_stride, const float *b, int b_stride, float *c, int c_stride, int depth, int vectors,
-                         bool onto) {
+template <bool Pairs, int Rows, class S, class Factors>
+inline void product_rows(const float *a, const float *b, float *c, S strides, int depth, int vectors, Factors factors) {
     constexpr int columns = Rows <= Simd::kFewRows ? Simd::kColumnsOfFew : Simd::kColumnsOfMany;
     int j = 0;
     for (; j + columns <= vectors; j += columns)
-        product<Pairs, Rows, columns>(a, a_stride, b + j * kLanes, b_stride, c + j * kLanes, c_stride, depth, onto);
-    for (; j < vectors; ++j)
-        product<Pairs, Rows, 1>(a, a_stride, b + j * kLanes, b_stride, c + j * kLanes, c_stride, depth, onto);
+        product<Pairs, Rows, columns>(a, b + j * kLanes, c + j * kLanes, strides, depth, factors);
+    for (; j < vectors; ++j) product<Pairs, Rows, 1>(a, b + j * kLanes, c + j * kLanes, strides, depth, factors);
 }
 
 // The same for 1 to kManyRows rows.
-template <bool Pairs>
-inline void product_strip(int rows, const float *a, int a_stride, const float *b, int b_stride, float *c, int c_stride, int depth, int vectors,
-                          bool onto) {
+template <bool Pairs, class S, class Factors>
+inline void product_strip(int rows, const float *a, const float *b, float *c, S strides, int depth, int vectors, Factors factors) {
     switch (rows) {
-        case 1: return product_rows<Pairs, 1>(a, a_stride, b, b_stride, c, c_stride, depth, vectors, onto);
-        case 2: return product_rows<Pairs, 2>(a, a_stride, b, b_stride, c, c_stride, depth, vectors, onto);
-        case 3: return product_rows<Pairs, 3>(a, a_stride, b, b_stride, c, c_stride, depth, vectors, onto);
-        case 4: return product_rows<Pairs, 4>(a, a_stride, b, b_stride, c, c_stride, depth, vectors, onto);
-        case 5: return product_rows<Pairs, 5>(a, a_stride, b, b_stride, c, c_stride, depth, vectors, onto);
-        default: return product_rows<Pairs, Simd::kManyRows>(a, a_stride, b, b_stride, c, c_stride, depth, vectors, onto);
+        case 1: return product_rows<Pairs, 1>(a, b, c, strides, depth, vectors, factors);
+        case 2: return product_rows<Pairs, 2>(a, b, c, strides, depth, vectors, factors);
+        case 3: return product_rows<Pairs, 3>(a, b, c, strides, depth, vectors, factors);
+        case 4: return product_rows<Pairs, 4>(a, b, c, strides, depth, vectors, factors);
+        case 5: return product_rows<Pairs, 5>(a, b, c, strides, depth, vectors, factors);
+        default: return product_rows<Pairs, Simd::kManyRows>(a, b, c, strides, depth, vectors, factors);
     }
 }
 
@@ -161,37 +174,73 @@ struct RowState {
     float sum;
 };
 
-// Turn scores [width] of one row and block into weights, in place, and bring its state and weighted sum of values up to date.
-inline void softmax(float *scores, int width, int seen_begin, int seen_end, const float *k_scale, const float *v_scale, RowState &state,
-                    float *sums, int padded) {
-    if (k_scale != nullptr)
-        for (int i = 0; i < width; i += kLanes) Simd::store(scores + i, Simd::mul(Simd::load(scores + i), Simd::load(k_scale + i)));
-    for (int i = 0; i < seen_begin; ++i) scores[i] = kMinusInfinity;
-    for (int i = seen_end; i < width; ++i) scores[i] = kMinusInfinity;
-    F best = Simd::load(scores);
-    for (int i = kLanes; i < width; i += kLanes) best = Simd::max(best, Simd::load(scores + i));
-    const float block_best = Simd::reduce_max(best);
-    if (block_best > state.best) {
-        const float shrink = exp2_of(state.best - block_best);
-        state.best = block_best;
-        state.sum *= shrink;
-        const F factor = Simd::set1(shrink);
-        for (int d = 0; d < padded; d += kLanes) Simd::store(sums + d, Simd::mul(Simd::load(sums + d), factor));
+// Vectors whose exponentials are taken at once, so that one need not wait for another.
+constexpr int kExpVectors = kVectorsPerSum < 4 ? 2 * kVectorsPerSum : kVectorsPerSum;
+constexpr int kExpLanes = kExpVectors * kLanes;
+
+// Turn scores [Rows][width] of a block, those of keys that a row does not see at minus infinity, into weights, in place, and bring
+// the rows' states up to date.  factors[Rows]: what their weighted sums so far are to be multiplied with.  ``Width`` is the width where
+// it is not 0.
+template <int Rows, int Width>
+inline void softmax_rows(float *scores, int any_width, const float *v_scale, RowState *states, float *factors) {
+    constexpr int padded = (Rows + kLanes - 1) / kLanes * kLanes;
+    const int width = Width > 0 ? Width : any_width;
+    float bests[Rows], totals[Rows], shrinks[padded] = {};
+#pragma GCC unroll 8
+    for (int row = 0; row < Rows; ++row) {
+        const float *at = scores + row * kBlockKeys;
+        F most = Simd::load(at);
+        for (int i = kLanes; i < width; i += kLanes) most = Simd::max(most, Simd::load(at + i));
+        const float best = Simd::reduce_max(most), before = states[row].best;
+        bests[row] = best > before ? best : before;
+        // A row that has seen nothing yet has weights of 0: infinity less infinity would be none.
+        bests[row] = bests[row] > kLowest ? bests[row] : kLowest;
+        shrinks[row] = before - bests[row];
     }
-    const F offset = Simd::set1(state.best);
-    F total[kVectorsPerSum];
-    for (int i = 0; i < kVectorsPerSum; ++i) total[i] = Simd::zero();
-    for (int i = 0; i < width; i += kSumLanes) {
-#pragma GCC unroll 2
-        for (int j = 0; j < kVectorsPerSum; ++j) {
-            float *at = scores + i + j * kLanes;
-            F weight = exp2_of(Simd::sub(Simd::load(at), offset));
-            total[j] = Simd::add(total[j], weight);
-            if (v_scale != nullptr) weight = Simd::mul(weight, Simd::load(v_scale + i + j * kLanes));
-            Simd::store(at, weight);
+#pragma GCC unroll 8
+    for (int row = 0; row < Rows; ++row) {
+        float *at = scores + row * kBlockKeys;
+        const F offset = Simd::set1(bests[row]);
+        F total[kVectorsPerSum];
+        for (int i = 0; i < kVectorsPerSum; ++i) total[i] = Simd::zero();
+        for (int i = 0; i < width; i += kExpLanes) {
+            F weights[kExpVectors];
+#pragma GCC unroll 8
+            for (int j = 0; j < kExpVectors; ++j) weights[j] = Simd::sub(Simd::load(at + i + j * kLanes), offset);
+            exp2_of(weights);
+#pragma GCC unroll 8
+            for (int j = 0; j < kExpVectors; ++j) {
+                total[j % kVectorsPerSum] = Simd::add(total[j % kVectorsPerSum], weights[j]);
+                if (v_scale != nullptr) weights[j] = Simd::mul(weights[j], Simd::load(v_scale + i + j * kLanes));
+                Simd::store(at + i + j * kLanes, weights[j]);
+            }
         }
+        totals[row] = Simd::reduce_add(total);
     }
-    state.sum += Simd::reduce_add(total);
+    // 1 where the best stayed: no branch to guess.
+    for (int i = 0; i < padded; i += kLanes) Simd::store(shrinks + i, exp2_of(Simd::load(shrinks + i)));
+    for (int row = 0; row < Rows; ++row) {
+        states[row] = {bests[row], states[row].sum * shrinks[row] + totals[row]};
+        factors[row] = shrinks[row];
+    }
+}
+
+template <int Rows>
+inline void softmax_width(float *scores, int width, const float *v_scale, RowState *states, float *factors) {
+    if (width == kBlockKeys) return softmax_rows<Rows, kBlockKeys>(scores, width, v_scale, states, factors);
+    return softmax_rows<Rows, 0>(scores, width, v_scale, states, factors);
+}
+
+// The same for 1 to kManyRows rows.
+inline void softmax_strip(int rows, float *scores, int width, const float *v_scale, RowState *states, float *factors) {
+    switch (rows) {
+        case 1: return softmax_width<1>(scores, width, v_scale, states, factors);
+        case 2: return softmax_width<2>(scores, width, v_scale, states, factors);
+        case 3: return softmax_width<3>(scores, width, v_scale, states, factors);
+        case 4: return softmax_width<4>(scores, width, v_scale, states, factors);
+        case 5: return softmax_width<5>(scores, width, v_scale, states, factors);
+        default: return softmax_width<Simd::kManyRows>(scores, width, v_scale, states, factors);
+    }
 }
 
 // Fold a later chunk's result into that of the chunks before it; a chunk of which nothing was seen has a sum of 0.

@@ -26,7 +26,8 @@ struct Worker {
     const int words;  // of a query
     const int query_stride;
     int rows = 0;
-    float *queries, *sums, *total_sums, *scores, *keys, *values, *key_scales, *value_scales;
+    std::int64_t least_position = 0, most_position = 0;  // of the rows
+    float *queries, *sums, *total_sums, *scores, *factors, *keys, *values, *key_scales, *value_scales;
     RowState *states, *totals;
     std::int64_t *positions;
     // Where K and V of a block lie: of the one at work, of the next, and what to prefetch, which is the former after the last.
@@ -50,6 +51,7 @@ struct Worker {
         sums = take(heads * rows * padded);
         total_sums = take(heads * rows * padded);
         scores = take(std::int64_t{rows} * kBlockKeys);
+        factors = take(rows);
         keys = take(std::int64_t{padded} * kBlockKeys);
         values = take(std::int64_t{padded} * kBlockKeys);
         key_scales = take(kBlockKeys);
@@ -79,8 +81,11 @@ struct Worker {
     void load_queries() {
         const float scale = attention.scale * 1.4426950408889634f;
         int row = 0;
+        least_position = most_position = member(work.member_begin).position;
         for (int i = work.member_begin; i < work.member_end; ++i) {
             const Member &m = member(i);
+            least_position = std::min(least_position, m.position);
+            most_position = std::max(most_position, m.position + m.count - 1);
             for (int t = 0; t < m.count; ++t)
                 for (int h = 0; h < group; ++h, ++row) {
                     positions[row] = m.position + t;
@@ -125,13 +130,9 @@ struct Worker {
     }
 
     void run_chunk(int chunk) {
-        std::int64_t begin = std::int64_t{chunk} * kChunkKeys, end = begin + kChunkKeys, first = positions[0], last = 0;
-        for (int row = 0; row < rows; ++row) {
-            first = first < positions[row] ? first : positions[row];
-            last = last > positions[row] ? last : positions[row];
-        }
-        end = end < last + 1 ? end : last + 1;
-        if (shape.window > 0 && first - shape.window + 1 > begin) begin = (first - shape.window + 1) / kBlockKeys * kBlockKeys;
+        std::int64_t begin = std::int64_t{chunk} * kChunkKeys;
+        const std::int64_t end = std::min(begin + kChunkKeys, most_position + 1), first = least_position - shape.window + 1;
+        if (shape.window > 0 && first > begin) begin = first / kBlockKeys * kBlockKeys;
         const std::int32_t *slots = attention.plan->rows().page_table + member(work.member_begin).row * attention.plan->rows().page_stride;
         const auto keys_of = [end](std::int64_t block) { return static_cast<int>(end - block < kBlockKeys ? end - block : kBlockKeys); };
         if (begin < end) gather(slots + begin, keys_of(begin), work.head_begin, next);
@@ -167,8 +168,14 @@ struct Worker {
         return {static_cast<int>(begin > 0 ? begin : 0), static_cast<int>(end < count ? end : count)};
     }
 
+    // Whether every row sees every key of a block.
+    bool all_seen(std::int64_t block, int count) const {
+        return least_position >= block + count - 1 && (shape.window == 0 || most_position - shape.window < block);
+    }
+
     // End of the keys of a block that some of the rows see.
     int last_seen(int begin, int end, std::int64_t block, int count) const {
+        if (all_seen(block, count)) return count;
         int last = 0;
         for (int row = begin; row < end; ++row) last = std::max(last, seen(row, block, count).second);
         return last;
@@ -181,44 +188,66 @@ struct Worker {
         if constexpr (sizeof(Element) == 1) gather_scales(slots, count, head);
         const std::int64_t offset = std::int64_t{head - work.head_begin} * rows;
         const float *from = queries + (offset + begin) * query_stride;
-        float *weights = scores, *to = sums + (offset + begin) * padded;
+        float *to = sums + (offset + begin) * padded;
         RowState *at = states + offset + begin;
         if constexpr (!std::is_void_v<Unpacked>) {
+            static_assert(Unpacked::kMostRows <= kStripRows);
             if (Unpacked::serves(end - begin, shape.head_dim)) {
-                // Scores of keys beyond the count are left out of the softmax, whatever they are.
-                Unpacked::score(end - begin, from, query_stride, here.keys, ahead.keys, lanes_of(count), shape.head_dim, weights);
-                softmax_rows(begin, end, block, count, weights, at, to);
-                return Unpacked::weigh(end - begin, weights, here.values, ahead.values, count, shape.head_dim, to, padded);
+                const int last = last_seen(begin, end, block, count);
+                Unpacked::score(end - begin, from, query_stride, here.keys, ahead.keys, lanes_of(last), shape.head_dim, scores);
+                softmax(begin, end, block, last, scores, at, factors);
+                return Unpacked::weigh(end - begin, scores, here.values, ahead.values, last, shape.head_dim, factors, to, padded);
             }
         }
+        switch (padded) {
+            case 64: return run_packed<64>(block, count, begin, end, from, at, to);
+            case 128: return run_packed<128>(block, count, begin, end, from, at, to);
+            default: return run_packed<0>(block, count, begin, end, from, at, to);
+        }
+    }
+
+    // ``Padded`` is ``padded`` where it is not 0.
+    template <int Padded>
+    void run_packed(std::int64_t block, int count, int begin, int end, const float *from, RowState *at, float *to) {
         prefetch(ahead.keys);
         pack_keys<Element, Pairs>(here.keys, count, shape.head_dim, keys);
         for (int row = begin; row < end; row += kStripRows) {
-            const int after = std::min(row + kStripRows, end), i = row - begin;
-            product_strip<Pairs>(after - row, from + i * query_stride, query_stride, keys, kBlockKeys, weights + i * kBlockKeys, kBlockKeys,
-                                 words, lanes_of(last_seen(row, after, block, count)) / kLanes, false);
+            const int after = std::min(row + kStripRows, end), i = row - begin, last = last_seen(row, after, block, count);
+            if (last == 0) continue;
+            float *strip = scores + i * kBlockKeys;
+            product_strip<Pairs>(after - row, from + std::int64_t{i} * padded, keys, strip, Strides<Padded, kBlockKeys, kBlockKeys>{padded}, words,
+                                 lanes_of(last) / kLanes, nullptr);
+            softmax(row, after, block, last, strip, at + i, factors + i);
         }
-        softmax_rows(begin, end, block, count, weights, at, to);
         prefetch(ahead.values);
         pack_values<Element, Pairs>(here.values, count, shape.head_dim, padded, values);
         for (int row = begin; row < end; row += kStripRows) {
             const int after = std::min(row + kStripRows, end), i = row - begin, last = last_seen(row, after, block, count);
-            product_strip<Pairs>(after - row, weights + i * kBlockKeys, kBlockKeys, values, padded, to + i * padded, padded,
-                                 Pairs ? (last + 1) / 2 : last, padded / kLanes, true);
+            if (last == 0) continue;
+            const float *strip_factors = factors + i;
+            product_strip<Pairs>(after - row, scores + i * kBlockKeys, values, to + std::int64_t{i} * padded,
+                                 Strides<kBlockKeys, Padded, Padded>{padded}, Pairs ? (last + 1) / 2 : last, padded / kLanes, strip_factors);
         }
     }
 
-    // Turn the scores of some rows into weights, 0 for keys that a row does not see.
-    void softmax_rows(int begin, int end, std::int64_t block, int count, float *at, RowState *state, float *to) {
-        constexpr bool scaled = sizeof(Element) == 1;
-        for (int row = begin; row < end; ++row, at += kBlockKeys, ++state, to += padded) {
-            const auto [seen_begin, seen_end] = seen(row, block, count);
-            int width = seen_begin < seen_end ? lanes_of(seen_end) : 0;
-            if (width > 0)
-                softmax(at, width, seen_begin, seen_end, scaled ? key_scales : nullptr, scaled ? value_scales : nullptr, *state, to, padded);
-            for (; width < kBlockKeys; width += kLanes) Simd::store(at + width, Simd::zero());
-            if constexpr (Pairs) round_words(at, kBlockKeys / 2, at);
+    // Turn the scores of a strip of rows, which see keys of a block up to ``last``, into weights, 0 for keys that a row does not see.
+    void softmax(int begin, int end, std::int64_t block, int last, float *at, RowState *state, float *factor) {
+        const int width = (last + kExpLanes - 1) / kExpLanes * kExpLanes;
+        if constexpr (sizeof(Element) == 1) scale_scores(end - begin, width, at);
+        for (int row = begin; row < end && !(width == last && all_seen(block, last)); ++row) {
+            float *const row_scores = at + (row - begin) * kBlockKeys;
+            const auto [seen_begin, seen_end] = seen(row, block, last);
+            for (int i = 0; i < seen_begin && i < width; ++i) row_scores[i] = kMinusInfinity;
+            for (int i = std::max(seen_end, 0); i < width; ++i) row_scores[i] = kMinusInfinity;
         }
+        softmax_strip(end - begin, at, width, sizeof(Element) == 1 ? value_scales : nullptr, state, factor);
+        if constexpr (Pairs)
+            for (int row = begin; row < end; ++row, at += kBlockKeys) round_words(at, width / 2, at);
+    }
+
+    void scale_scores(int count, int width, float *at) const {
+        for (int row = 0; row < count; ++row, at += kBlockKeys)
+            for (int i = 0; i < width; i += kLanes) Simd::store(at + i, Simd::mul(Simd::load(at + i), Simd::load(key_scales + i)));
     }
 
     // Find the rows of K and V in the slots of a block; those beyond the count are the first.

@@ -183,9 +183,9 @@ private:
             std::int64_t stacked = 0;
             for (int i = work.member_begin; i < work.member_end; ++i) stacked += list_.members[list_.order[i]].count * group_;
             const std::int64_t padded = list_.padded_dim, all = stacked * (work.head_end - work.head_begin);
-            most = std::max(most, all * (3 * padded + 4) + stacked * (kBlockKeys + 2) + kBlockKeys * (2 * padded + 10));
+            most = std::max(most, all * (3 * padded + 4) + stacked * (kBlockKeys + 3) + kBlockKeys * (2 * padded + 10));
         }
-        list_.scratch_floats = most + 14 * kLaneMultiple;  // each part begins at a multiple
+        list_.scratch_floats = most + 15 * kLaneMultiple;  // each part begins at a multiple
     }
 
     const AttentionRows &rows_;

@@ -29,16 +29,16 @@ struct UnpackedBf16 {
         }
     }
 
-    // sums[rows][head_dim] += weights[rows][kBlockKeys] values, for the first ``count`` keys.
+    // sums[rows][head_dim] = sums * factors[rows] + weights[rows][kBlockKeys] values, for the first ``count`` keys.
     static void weigh(int rows, const float *weights, const Bf16 *const *values, const Bf16 *const *next, int count, int head_dim,
-                      float *sums, int stride) {
+                      const float *factors, float *sums, int stride) {
         switch (rows) {
-            case 1: return weigh_rows<1, 4>(weights, values, next, count, head_dim, sums, stride);
-            case 2: return weigh_rows<2, 2>(weights, values, next, count, head_dim, sums, stride);
-            case 3: return weigh_rows<3, 1>(weights, values, next, count, head_dim, sums, stride);
-            case 4: return weigh_rows<4, 1>(weights, values, next, count, head_dim, sums, stride);
-            case 5: return weigh_rows<5, 1>(weights, values, next, count, head_dim, sums, stride);
-            default: return weigh_rows<6, 1>(weights, values, next, count, head_dim, sums, stride);
+            case 1: return weigh_rows<1, 4>(weights, values, next, count, head_dim, factors, sums, stride);
+            case 2: return weigh_rows<2, 2>(weights, values, next, count, head_dim, factors, sums, stride);
+            case 3: return weigh_rows<3, 1>(weights, values, next, count, head_dim, factors, sums, stride);
+            case 4: return weigh_rows<4, 1>(weights, values, next, count, head_dim, factors, sums, stride);
+            case 5: return weigh_rows<5, 1>(weights, values, next, count, head_dim, factors, sums, stride);
+            default: return weigh_rows<6, 1>(weights, values, next, count, head_dim, factors, sums, stride);
         }
     }
 
@@ -97,9 +97,9 @@ private:
         }
     }
 
-    // Sixteen floats as the even and the odd ones.
-    static void part(const float *from, F &even, F &odd) {
-        const F low = Simd::load(from), high = Simd::load(from + kLanes);
+    // Sixteen floats times a factor, as the even and the odd ones.
+    static void part(const float *from, float factor, F &even, F &odd) {
+        const F low = Simd::mul(Simd::load(from), Simd::set1(factor)), high = Simd::mul(Simd::load(from + kLanes), Simd::set1(factor));
         const auto in_order = [](F x) { return _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(x), 0xD8)); };
         even = in_order(_mm256_shuffle_ps(low, high, 0x88));
         odd = in_order(_mm256_shuffle_ps(low, high, 0xDD));
@@ -114,21 +114,21 @@ private:
 
     // ``Parts`` times sixteen dimensions at a time, as many as registers hold sums of.
     template <int Rows, int Parts>
-    static void weigh_rows(const float *weights, const Bf16 *const *values, const Bf16 *const *next, int count, int head_dim, float *sums,
-                           int stride) {
+    static void weigh_rows(const float *weights, const Bf16 *const *values, const Bf16 *const *next, int count, int head_dim,
+                           const float *factors, float *sums, int stride) {
         int d = 0;
-        for (; d + Parts * kDims <= head_dim; d += Parts * kDims) weigh_dims<Rows, Parts>(weights, values, next, count, d, sums + d, stride);
-        for (; d < head_dim; d += kDims) weigh_dims<Rows, 1>(weights, values, next, count, d, sums + d, stride);
+        for (; d + Parts * kDims <= head_dim; d += Parts * kDims) weigh_dims<Rows, Parts>(weights, values, next, count, d, factors, sums + d, stride);
+        for (; d < head_dim; d += kDims) weigh_dims<Rows, 1>(weights, values, next, count, d, factors, sums + d, stride);
     }
 
     template <int Rows, int Parts>
-    static void weigh_dims(const float *weights, const Bf16 *const *values, const Bf16 *const *next, int count, int dimension, float *sums,
-                           int stride) {
+    static void weigh_dims(const float *weights, const Bf16 *const *values, const Bf16 *const *next, int count, int dimension,
+                           const float *factors, float *sums, int stride) {
         F acc[Rows][2 * Parts];
 #pragma GCC unroll 6
         for (int row = 0; row < Rows; ++row)
 #pragma GCC unroll 4
-            for (int p = 0; p < Parts; ++p) part(sums + row * stride + p * kDims, acc[row][2 * p], acc[row][2 * p + 1]);
+            for (int p = 0; p < Parts; ++p) part(sums + row * stride + p * kDims, factors[row], acc[row][2 * p], acc[row][2 * p + 1]);
         for (int key = 0; key < count; ++key) {
             if (dimension % kLineDims == 0)
                 for (int d = 0; d < Parts * kDims; d += kLineDims) __builtin_prefetch(next[key] + dimension + d);

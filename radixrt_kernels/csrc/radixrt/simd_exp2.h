@@ -11,14 +11,32 @@ constexpr int kSumLanes = 16;
 constexpr int kVectorsPerSum = kSumLanes / kLanes;
 
 constexpr float kMinusInfinity = -__builtin_inff();
+constexpr float kLowest = -0x1.fffffep127f;
+
+// Stage by stage, so that neighbouring instructions do not wait for each other.
+template <int Count>
+inline void exp2_of(F (&x)[Count]) {
+    F t[Count], p[Count];
+#pragma GCC unroll 8
+    for (int i = 0; i < Count; ++i) x[i] = Simd::max(Simd::set1(kExp2Least), x[i]);
+#pragma GCC unroll 8
+    for (int i = 0; i < Count; ++i) t[i] = Simd::add(x[i], Simd::set1(kRound));
+#pragma GCC unroll 8
+    for (int i = 0; i < Count; ++i) x[i] = Simd::sub(x[i], Simd::sub(t[i], Simd::set1(kRound)));
+#pragma GCC unroll 8
+    for (int i = 0; i < Count; ++i) p[i] = Simd::set1(kExp2[4]);
+#pragma GCC unroll 8
+    for (int k = 3; k >= 0; --k)
+#pragma GCC unroll 8
+        for (int i = 0; i < Count; ++i) p[i] = Simd::fma(p[i], x[i], Simd::set1(kExp2[k]));
+#pragma GCC unroll 8
+    for (int i = 0; i < Count; ++i) x[i] = Simd::mul(Simd::fma(p[i], x[i], Simd::set1(1.0f)), Simd::power(t[i]));
+}
 
 inline F exp2_of(F x) {
-    x = Simd::max(Simd::set1(kExp2Least), x);
-    const F t = Simd::add(x, Simd::set1(kRound));
-    const F r = Simd::sub(x, Simd::sub(t, Simd::set1(kRound)));
-    F p = Simd::set1(kExp2[4]);
-    for (int i = 3; i >= 0; --i) p = Simd::fma(p, r, Simd::set1(kExp2[i]));
-    return Simd::mul(Simd::fma(p, r, Simd::set1(1.0f)), Simd::power(t));
+    F one[] = {x};
+    exp2_of(one);
+    return one[0];
 }
 
 inline float exp2_of(float x) {
