@@ -239,6 +239,8 @@ def prepare(vocabulary: Vocabulary) -> None:
     """Make what every grammar of a vocabulary needs."""
     _tokenizer(vocabulary)
     string_tokens(vocabulary, ESCAPES)
+    vocabulary.trie.fill_starts(b"{", np.zeros(vocabulary.num_words, dtype=np.int32))
+    vocabulary.around(b"{")
     min_tokens(compile_text('start: "{"', vocabulary, 1).new_state(), vocabulary)
 
 

@@ -103,6 +103,9 @@ def string_bounds(schema: Any, text: bytes, open_at: Sequence[int]) -> Bounds | 
 def _asked_simply(kind: str, leaf: dict[str, Any]) -> Asked:
     """The same as ``_asked`` for one alternative of one type whose values are not listed."""
     if kind in ("integer", "number"):
+        limits = [leaf[keyword] for keyword in _LIMITS if keyword in leaf]
+        if not limits and "multipleOf" not in leaf:
+            return _ANY_OF["number"]._replace(is_positive=False)
         return _asked([leaf])
     if kind != "string" or "pattern" in leaf or "format" in leaf:
         return _ANY_OF[kind]

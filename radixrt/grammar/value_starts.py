@@ -38,6 +38,12 @@ _VALUES = {
 """What bytes are like that begin a value of a type, and perhaps go on behind it; some others may be as well.  Of a string it is the
 quote alone, and numbers that are zero or more have no sign.  ``behind`` is what comes behind a value."""
 
+_DIGITS = tuple(b"%d" % digit for digit in range(10))
+_BEGINS = {
+    "number": (b"-", *_DIGITS), "positive": _DIGITS, "object": (b"{",), "array": (b"[",), "boolean": (b"true", b"false"),
+    "null": (b"null",), "string": (b'"',), "behind": (b",", b"]", b"}", b" ", b"\t", b"\r", b"\n"),
+}  # fmt: skip
+"""Text of which they begin with some or all."""
 _SURE = {
     "number": re.compile(rb"-?(0|[1-9][0-9]*)?"),
     "boolean": re.compile(rb"t|tr|tru|true|f|fa|fal|fals|false"),
@@ -124,9 +130,9 @@ class ValueStarts:
         if (text, kind) not in self._values:
             if len(self._values) >= MAX_STARTS:
                 self._values.clear()
-            pattern, longer = _VALUES[kind], vocabulary.extensions(text).tolist()
-            spelled = ((token, (vocabulary.bytes_of(token) or b"")[len(text) :]) for token in longer)
-            self._values[text, kind] = [(token, begun) for token, begun in spelled if pattern.fullmatch(begun)]
+            pattern, around = _VALUES[kind], [vocabulary.around(text + begin) for begin in _BEGINS[kind]]
+            spelled = ((token, (vocabulary.bytes_of(token) or b"")[len(text) :]) for both in around for tokens in both for token in tokens)
+            self._values[text, kind] = [(token, begun) for token, begun in spelled if begun and pattern.fullmatch(begun)]
         return self._values[text, kind]
 
 
