@@ -36,7 +36,8 @@ SCHEMAS: list[Any] = [
         {"type": "integer"}, {"type": "number", "minimum": 0}, {"type": "integer", "exclusiveMaximum": 0}, {"type": "null"}, {},
         {"type": "boolean"}, {"enum": [True, 12, "x", None]}, {"type": ["integer", "null"], "minimum": 3}, {"type": "array"},
         {"type": "object", "additionalProperties": {"type": "integer"}}, {"type": "array", "items": {"type": "boolean"}, "minItems": 1},
-        {"type": ["string", "boolean"], "maxLength": 2}, {"anyOf": [{"const": "né"}, {"type": "null"}, {"type": "number"}]},
+        {"type": ["number", "null"]}, {"type": ["string", "boolean"], "maxLength": 2},
+        {"anyOf": [{"const": "né"}, {"type": "null"}, {"type": "number"}]},
     )),
     {"type": "array", "items": {"type": "string", "maxLength": 3}, "minItems": 1, "maxItems": 3},
     {"type": "array", "items": {"type": "string", "minLength": 2}},
@@ -51,8 +52,8 @@ def words(rng: random.Random, lacking: bytes = b"") -> Vocabulary:
     spelled = text.encode()
     starts = [rng.randrange(len(spelled)) for _ in range(600)]
     pieces = [spelled[start : start + rng.choice((2, 2, 3, 4, 6, 9, 14))] for start in starts]
-    values = b'-1, 0} -0 true} tru nul null, [] [1 {} {"n "x" ""'.split() * 3
-    pieces += [(b" ", b":", b": ")[i % 3] + value[:length] for i, value in enumerate(values) for length in (1, 2, 5)]
+    values = b'-1, 0} -0 true} tru nul null, [] [1 {} {"n "x" ""'.split()
+    pieces += [start + value[:length] for start in (b" ", b":", b": ") for value in values for length in (1, 2, 5)]
     pieces += [b'"' + piece[:length] for piece in pieces[:60] for length in (1, 2, 4)]
     ends = [end.encode()[at:] for i in range(6) for end, at in ((f"abcdefg{i}", 0), (f"中{i}", 1))]
     single = [bytes([byte]) for byte in range(256) if byte not in lacking]
