@@ -24,6 +24,9 @@ inline F multiply_add(F acc, F a, F b) {
         return Simd::fma(a, b, acc);
 }
 
+// As many rows, or the most there are: what is never called need not be compiled.
+constexpr int up_to(int rows) { return rows < Simd::kManyRows ? rows : Simd::kManyRows; }
+
 // Words from one row of a, b and c to the next.  0 stands for ``padded``; what is known when compiled costs no arithmetic.
 template <int A, int B, int C>
 struct Strides {
@@ -80,9 +83,9 @@ inline void product_strip(int rows, const float *a, const float *b, float *c, S 
     switch (rows) {
         case 1: return product_rows<Pairs, 1>(a, b, c, strides, depth, vectors, factors);
         case 2: return product_rows<Pairs, 2>(a, b, c, strides, depth, vectors, factors);
-        case 3: return product_rows<Pairs, 3>(a, b, c, strides, depth, vectors, factors);
-        case 4: return product_rows<Pairs, 4>(a, b, c, strides, depth, vectors, factors);
-        case 5: return product_rows<Pairs, 5>(a, b, c, strides, depth, vectors, factors);
+        case 3: return product_rows<Pairs, up_to(3)>(a, b, c, strides, depth, vectors, factors);
+        case 4: return product_rows<Pairs, up_to(4)>(a, b, c, strides, depth, vectors, factors);
+        case 5: return product_rows<Pairs, up_to(5)>(a, b, c, strides, depth, vectors, factors);
         default: return product_rows<Pairs, Simd::kManyRows>(a, b, c, strides, depth, vectors, factors);
     }
 }
@@ -236,9 +239,9 @@ inline void softmax_strip(int rows, float *scores, int width, const float *v_sca
     switch (rows) {
         case 1: return softmax_width<1>(scores, width, v_scale, states, factors);
         case 2: return softmax_width<2>(scores, width, v_scale, states, factors);
-        case 3: return softmax_width<3>(scores, width, v_scale, states, factors);
-        case 4: return softmax_width<4>(scores, width, v_scale, states, factors);
-        case 5: return softmax_width<5>(scores, width, v_scale, states, factors);
+        case 3: return softmax_width<up_to(3)>(scores, width, v_scale, states, factors);
+        case 4: return softmax_width<up_to(4)>(scores, width, v_scale, states, factors);
+        case 5: return softmax_width<up_to(5)>(scores, width, v_scale, states, factors);
         default: return softmax_width<Simd::kManyRows>(scores, width, v_scale, states, factors);
     }
 }
