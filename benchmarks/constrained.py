@@ -9,7 +9,8 @@ their sampling waits for masks and the like when the forward pass is done (media
 some seconds; ``first``: where that is an engine's first grammar (``bomb.py``).
 ``work``: extractions to one schema, then as many requests with the same prompts and exactly as many tokens each, without it.
 ``masks``: what each row pays for its mask, in microseconds of the processor: the requests of ``extraction.py``, orders of ``W6``, and one
-request for each JSON schema of a file with a ``kind`` and ``spec`` a line.
+request for each JSON schema of a file with a ``kind`` and ``spec`` a line; then those of the same texts one after the other, without a
+model, whose weights empty the caches.
 The two sides take turns, so that a change of the machine's speed touches both.  Seconds are those of the clock and those of
 the processor; on a machine that others use only the latter mean much.
 """
@@ -29,7 +30,7 @@ from typing import Any
 
 from bomb import BOMB_SECONDS, first_bombs, first_grammar, pending_bombs
 from extraction import AMOUNT, CASES, TEXT, obj
-from mask_costs import MaskCosts
+from mask_costs import MaskCosts, costs_alone
 from peers.workloads import CITIES, CUSTOMERS, ITEMS, ORDER_RULES, ORDER_SCHEMA
 
 from radixrt.config import CacheConfig, EngineConfig, GrammarConfig, ModelConfig, ScheduleConfig
@@ -114,8 +115,8 @@ class Bench:
         """Tokens that no other prompt starts with."""
         return [self.rng.randrange(self.core.info.vocab_size) for _ in range(num_tokens)]
 
-    def steps(self, counts: dict[int, int] | None = None) -> Iterator[Step]:
-        """Step until nothing is left; ``counts`` takes how many tokens each request wrote."""
+    def steps(self, written: dict[int, list[int]] | None = None) -> Iterator[Step]:
+        """Step until nothing is left; ``written`` takes the tokens that each request wrote."""
         while True:
             while not self.core.has_work():
                 if self.core.patience is None:
@@ -124,8 +125,8 @@ class Bench:
             clock, processor = time.perf_counter(), time.process_time()
             self.watched.shape = (0, 0)
             for output in self.core.step():
-                if counts is not None:
-                    counts[output.uid] = counts.get(output.uid, 0) + len(output.tokens)
+                if written is not None:
+                    written.setdefault(output.uid, []).extend(output.tokens)
             yield Step(*self.watched.shape, time.perf_counter() - clock, time.process_time() - processor)
 
 
@@ -183,7 +184,7 @@ def equal_work(bench: Bench, tokenizer: Tokenizer, repeats: int, num: int = 24, 
             f"{choose(['low', 'normal', 'high'])}. Also heard: {' '.join(choose(words) for _ in range(40))}.\nJSON:"
             for _ in range(num)
         ]
-        counts: dict[int, int] = {}
+        written: dict[int, list[int]] = {}
         lengths: list[int] = []
         for with_grammar in (True, False):
             before, clock, processor = bench.core.stats(), time.perf_counter(), time.process_time()
@@ -195,10 +196,10 @@ def equal_work(bench: Bench, tokenizer: Tokenizer, repeats: int, num: int = 24, 
                     )
                     for i, note in enumerate(notes[start : start + at_once])
                 ]
-                for _step in bench.steps(counts):
+                for _step in bench.steps(written):
                     pass
                 if with_grammar:
-                    lengths += [counts[uid] for uid in uids]
+                    lengths += [len(written[uid]) for uid in uids]
             after = bench.core.stats()
             steps, tokens = after.steps - before.steps, after.generated_tokens - before.generated_tokens
             sides[with_grammar].append((time.perf_counter() - clock, time.process_time() - processor, steps, tokens))
@@ -226,17 +227,21 @@ def mask_costs(bench: Bench, tokenizer: Tokenizer, schemas: Path | None, num: in
         case = json.loads(line)
         if case["kind"] == "json_schema":
             asked.append((bench.prompt(8), case["spec"]))
-    costs = MaskCosts()
+    costs, specs, written = MaskCosts(), dict[int, GrammarSpec](), dict[int, list[int]]()
     bench.add(bench.prompt(8), json_spec(TEXT), max_new_tokens=2)  # the first grammar of an engine pays for its vocabulary
     for _ in bench.steps():
         pass
     with costs.watching():
         for start in range(0, len(asked), at_once):
             for i, (prompt, schema) in enumerate(asked[start : start + at_once]):
-                bench.add(prompt, json_spec(schema), temperature=float(i % 2), max_new_tokens=100)
-            for _ in bench.steps():
+                spec = json_spec(schema)
+                specs[bench.add(prompt, spec, temperature=float(i % 2), max_new_tokens=100)] = spec
+            for _ in bench.steps(written):
                 pass
-    return {"schemas": len({json.dumps(schema) for _, schema in asked}), **costs.report()}
+    texts = [(specs[uid], tokens) for uid, tokens in written.items() if tokens and uid in specs]
+    assert bench.core._grammars is not None
+    alone = costs_alone(texts, bench.core._grammars.vocabulary)
+    return {"schemas": len({spec.text for spec, _ in texts}), "in_the_loop": costs.report(), "alone": alone.report()}
 
 
 def main() -> None:
