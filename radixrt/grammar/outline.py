@@ -1,7 +1,8 @@
 """What the next mask of a grammar depends on, as a key: the text so far, less what cannot matter any more.
 
 For most JSON schemas a value that is complete says nothing of what may follow, and of an open string only its length counts, of an
-open number only which of its parts have begun.
+open number only which of its parts have begun.  Keys that a schema does not name are one, and how many members they have had does
+not count; nor does how many items, where an array may have any number of one kind.
 Requests of one schema then come to the same places whatever their values are, and share masks.  A schema of which that is not
 known has its whole text for a key.
 """
@@ -13,7 +14,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from radixrt.grammar.string_bounds import NOTES, Asked, Bounds, Values
+from radixrt.grammar.string_bounds import DONE, NOTES, OTHER_KEY, Asked, Bounds, Values
 
 MAX_KEY_BYTES = 4096
 """Longer texts have no place: what they share is not worth the bytes."""
@@ -31,15 +32,16 @@ _SPACE = b" \t\r\n"
 _RUN = re.compile(rb"[ !#-\[\]-~]+")
 _NUMBER = re.compile(rb"(-?)(0|[1-9][0-9]*)(\.[0-9]*)?([eE][+-]?)?([0-9]*)")
 _BLANK = _SPACE[0]
-_DONE = b"v"
-"""Stands for a complete value: no JSON text outside strings has this letter."""
+_OTHER_MEMBER = OTHER_KEY + b":"
+_OTHER_MEMBERS = _OTHER_MEMBER + DONE + b"," + _OTHER_MEMBER
+_ITEMS = b"[" + DONE + b","
 
 
 class Place(NamedTuple):
     """A key, and all that is needed to go on from it.
 
-    ``text``: the outline; ``open_at``: where in it each open container starts; ``kind``: what is open besides: a ``k``ey, a
-    ``s``tring, another ``v``alue that starts at ``value_at``, or nothing.  Of an open string: its characters as far as they
+    ``text``: the outline; ``open_at``: where in it each open container starts; ``kind``: what is open besides: a ``k``ey or another
+    ``v``alue, which start at ``value_at``, a ``s``tring, or nothing.  Of an open string: its characters as far as they
     count, its bytes while they may matter, and those of a character that is not complete.
     """
 
@@ -90,11 +92,11 @@ class Outline:
 
     def is_whole(self, place: Place | None) -> bool:
         """Whether a place is behind a whole text, closed by a character of its own."""
-        return place is not None and place.text == _DONE and not place.kind and self.forgets
+        return place is not None and place.text == DONE and not place.kind and self.forgets
 
     def is_behind_value(self, place: Place) -> bool:
         """Whether a value is complete right before a place, in a container."""
-        return place.text.endswith(_DONE) and not place.kind and self.forgets and bool(place.open_at)
+        return place.text.endswith(DONE) and not place.kind and self.forgets and bool(place.open_at)
 
     def asked(self, place: Place | None) -> Asked | None:
         """What is asked of the value of a key, at a place behind its colon; None at others, and where that is not known."""
@@ -127,7 +129,7 @@ class Outline:
     def _after_run(self, place: Place, run: bytes) -> Place:
         """What ``_step`` leads to byte by byte, where a string or key goes on with characters of one byte."""
         if place.kind == "k":
-            return Place(place.text + run, place.open_at, "k")
+            return place._replace(text=place.text + run)
         spelled = None if place.spelled is None else self._may_matter(place.spelled + run)
         return Place(place.text, place.open_at, "s", 0, min(place.length + len(run), self._longest), spelled)
 
@@ -146,10 +148,10 @@ class Outline:
                 if place.partial:
                     return place._replace(text=place.text + char, partial=b"")
                 if char == b'"':
-                    return place._replace(text=place.text + char, kind="")
+                    return self._behind_key(place.text[: place.value_at], place.text[place.value_at :] + char, place.open_at)
                 return place._replace(text=place.text + char, partial=char if char == b"\\" else b"")
             case "v" if byte in b",]}" or byte in _SPACE:
-                place = Place(place.text[: place.value_at] + _DONE, place.open_at)
+                place = self._behind_value(place.text[: place.value_at], place.open_at)
             case "v":
                 return self._in_value(place, char)
         if byte == _BLANK:
@@ -157,15 +159,26 @@ class Outline:
         text, open_at = place.text.rstrip(_SPACE), place.open_at
         if char == b'"':
             if open_at and text[open_at[-1]] == ord("{") and text[-1:] in (b"{", b","):
-                return Place(text + char, open_at, "k")
+                return Place(text + char, open_at, "k", len(text))
             return Place(text, open_at, "s", spelled=b"")
         if char in (b"{", b"["):
             return Place(text + char, (*open_at, len(text)))
         if char in (b"}", b"]") and open_at:
-            return Place(text[: open_at[-1]] + _DONE, open_at[:-1])
+            return self._behind_value(text[: open_at[-1]], open_at[:-1])
         if byte in b",:]}":
             return Place(text + char, open_at)
         return Place(text + char, open_at, "v", len(text))
+
+    def _behind_key(self, before: bytes, key: bytes, open_at: tuple[int, ...]) -> Place:
+        return Place(before + (key if self._values.is_named(before, open_at, key) else OTHER_KEY), open_at)
+
+    def _behind_value(self, before: bytes, open_at: tuple[int, ...]) -> Place:
+        """The place where the value behind a text is complete."""
+        if before.endswith(_OTHER_MEMBERS):
+            before = before[: -len(_OTHER_MEMBERS)] + _OTHER_MEMBER
+        elif open_at and before.endswith(_ITEMS) and open_at[-1] == len(before) - len(_ITEMS) and self._values.repeats(before, open_at):
+            before = before[: -len(_ITEMS)] + b"["
+        return Place(before + DONE, open_at)
 
     def _in_value(self, place: Place, char: bytes) -> Place:
         """Of a number that is longer than what it is compared with, all further digits are one; a fraction is zero or not, and ends
@@ -186,7 +199,7 @@ class Outline:
     def _in_string(self, place: Place, byte: int) -> Place:
         char = bytes((byte,))
         if char == b'"' and place.partial != b"\\":
-            return Place(place.text + _DONE, place.open_at)
+            return self._behind_value(place.text, place.open_at)
         partial = place.partial + char
         spelled = None if place.spelled is None else self._may_matter(place.spelled + char)
         first = partial[0]

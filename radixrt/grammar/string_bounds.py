@@ -18,6 +18,10 @@ NOTES = {"title", "description", "default", "examples", "$schema", "$id", "$comm
 _BESIDE = {*NOTES, "$defs", "definitions"}
 KINDS = ("array", "boolean", "null", "number", "object", "string")
 _LIMITS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}
+DONE = b"v"
+"""Stands for a complete value in an outline: no JSON text outside strings has this letter."""
+OTHER_KEY = b"k"
+"""Stands for a key that an object's schema does not name; no JSON text outside strings has this letter, either."""
 _KEY = re.compile(rb'"(?:[^"\\]|\\.)*"')
 
 
@@ -84,6 +88,25 @@ class Values:
         """The schema of what comes next; None where it is not known."""
         if not open_at:
             return self._schema
+        leaf = self._container(text, open_at)
+        return None if leaf is None else _inside(leaf, text[open_at[-1] :])
+
+    def is_named(self, text: bytes, open_at: Sequence[int], key: bytes) -> bool:
+        """Whether it may matter which key it is that follows an outline's text, as JSON spells it: not where it is one that the schema
+        of the open object does not name."""
+        leaf = self._container(text, open_at) if open_at else None
+        if leaf is None or "patternProperties" in leaf:
+            return True
+        name = _name(key)
+        return name is None or name in leaf.get("properties", ()) or name in leaf.get("required", ())
+
+    def repeats(self, text: bytes, open_at: Sequence[int]) -> bool:
+        """Whether the innermost open array may have any number of items, all of one schema, if it has one."""
+        leaf = self._container(text, open_at)
+        return leaf is not None and not {"prefixItems", "maxItems"} & leaf.keys() and leaf.get("minItems", 0) <= 1
+
+    def _container(self, text: bytes, open_at: Sequence[int]) -> dict[str, Any] | None:
+        """The schema of the innermost open container; None where it is not known."""
         begin = text[: open_at[-1] + 1]
         if begin not in self._containers:
             if len(self._containers) >= MAX_PLACES:
@@ -91,8 +114,7 @@ class Values:
             outer = self._node(text[: open_at[-1]], open_at[:-1])
             leaves = None if outer is None else _leaves(self._schema, outer)
             self._containers[begin] = None if leaves is None else _container(leaves, "object" if begin.endswith(b"{") else "array")
-        leaf = self._containers[begin]
-        return None if leaf is None else _inside(leaf, text[open_at[-1] :])
+        return self._containers[begin]
 
 
 def string_bounds(schema: Any, text: bytes, open_at: Sequence[int]) -> Bounds | None:
@@ -158,11 +180,21 @@ def _inside(leaf: dict[str, Any], text: bytes) -> Any:
     if text.startswith(b"["):
         first, index = leaf.get("prefixItems", ()), text.count(b",")
         return first[index] if index < len(first) else leaf.get("items", True)
+    if text.endswith(OTHER_KEY + b":"):
+        return leaf.get("additionalProperties", True)
     keys = _KEY.findall(text)
-    if not keys or "patternProperties" in leaf:
+    name = _name(keys[-1]) if keys else None
+    if name is None or "patternProperties" in leaf:
         return None
-    key = json.loads(keys[-1]) if b"\\" in keys[-1] else keys[-1][1:-1].decode()
-    return leaf.get("properties", {}).get(key, leaf.get("additionalProperties", True))
+    return leaf.get("properties", {}).get(name, leaf.get("additionalProperties", True))
+
+
+def _name(key: bytes) -> str | None:
+    """The text of a key as JSON spells it; None where it is no key."""
+    try:
+        return str(json.loads(key)) if b"\\" in key else key[1:-1].decode()
+    except ValueError:
+        return None
 
 
 def _leaves(schema: Any, node: Any) -> list[dict[str, Any]] | None:
