@@ -34,6 +34,14 @@ class NativePlan:
             self._plans[shape] = ops.attention_plan(*self._rows, *shape)
         return self._plans[shape]
 
+    def ends(self, places: np.ndarray) -> NativePlan:
+        """Return the plan of some tokens alone: ``places`` [S] int64 in the flattened tokens, ascending, of each row its last or none."""
+        pages, starts, counts = self._rows
+        ends = np.cumsum(counts)
+        taken = np.searchsorted(places, ends) - np.searchsorted(places, ends - counts)
+        some = np.flatnonzero(taken)
+        return NativePlan(pages[some], (starts + counts - taken)[some], taken[some])
+
 
 class NativeAttention:
     """Ragged paged attention on the CPU, in float32 or narrower as the stored type allows."""

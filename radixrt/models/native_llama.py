@@ -106,21 +106,27 @@ class NativeLlama:
         return torch.from_numpy(self.logits_arrays(hidden.numpy()))
 
     def forward_arrays(
-        self, input_ids: np.ndarray, positions: np.ndarray, slots: np.ndarray, length: int, plan: NativePlan, pool: KVPool
+        self, input_ids: np.ndarray, positions: np.ndarray, slots: np.ndarray, length: int, plan: NativePlan, pool: KVPool,
+        wanted: np.ndarray | None = None,
     ) -> np.ndarray:
         """Do what ``forward`` does on arrays of the host, which cross into C++ for a twentieth of what tensors take.
 
-        No position is ``length`` or more.
-        """
+        No position is ``length`` or more.  ``wanted`` [S] int64: the places, at the ends of rows, whose hidden states [S, H] to return;
+        None for all.  The others are read by nobody behind the last layer, which then computes K/V alone for them.
+        """  # fmt: skip
         if length > len(self._turns):
             self._turns = self.rope.table(length).numpy()
         shape = (self.config.num_heads, self.shape.num_kv_heads, self.shape.head_dim, pool.num_slots)
         plans = {window: plan.of(*shape, window) for window in self._windows}
         x = np.empty((len(input_ids), self.config.hidden_size), np.float32)
         storage: Any = pool.storage
+        of_layers = [plans[window] for window in self.config.windows]
+        last = None
+        if wanted is not None and len(wanted):
+            last = plan.ends(wanted).of(*shape, self.config.windows[-1])
         # All of it in one call: between layers there is nothing for Python to do.
-        self.decoder.forward(input_ids, positions, self._turns, storage, slots, [plans[window] for window in self.config.windows], x)
-        return x
+        self.decoder.forward(input_ids, positions, self._turns, storage, slots, of_layers, x, wanted, last)
+        return x if wanted is None else x[: len(wanted)]
 
     def logits_arrays(self, hidden: np.ndarray) -> np.ndarray:
         """Do what ``logits`` does on arrays of the host."""

@@ -39,12 +39,14 @@ class ArrayRunner(Runner[np.ndarray]):
             ids[batch.device_index] = self._last_tokens[batch.device_rows]
         plan = NativePlan(batch.page_table, batch.starts, batch.counts)
         length = batch.page_table.shape[1]
-        hidden = self._model.forward_arrays(ids, batch.positions, batch.slots, length, plan, self._pool)
+        reads_all = batch.prompt_scores is not None or batch.hidden_index is not None
         # In a step of decodes alone, each place is sampled.
-        sampled = hidden if len(batch.sample_index) == len(hidden) else hidden[batch.sample_index]
+        wanted = None if reads_all or len(batch.sample_index) == len(ids) else batch.sample_index
+        hidden = self._model.forward_arrays(ids, batch.positions, batch.slots, length, plan, self._pool, wanted)
+        sampled = hidden[batch.sample_index] if reads_all else hidden
         # Where masks come, there is less to do.
         logits = sampled if batch.masked else self._model.logits_arrays(sampled)
-        if batch.prompt_scores is None and batch.hidden_index is None:
+        if not reads_all:
             return Logits(logits, None, None)
         states = torch.from_numpy(hidden)
         return Logits(logits, prompt_scores(self._model, states, batch), wanted_states(states, batch))

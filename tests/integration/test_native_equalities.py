@@ -6,12 +6,14 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from equalities import PROMPTS, REFERENCE, SETTINGS, Setting, generate
 from ragged import Sequences
 from torch import Tensor
 
+from radixrt.attention.base import ForwardContext
 from radixrt.attention.native import NativeAttention
 from radixrt.batch import Batch
 from radixrt.cache.kv_pool import KVPool
@@ -85,6 +87,36 @@ def test_one_call_a_step_is_what_the_layers_give_one_by_one(model: Model) -> Non
     for rows in ({0: TOKENS[:30], 1: TOKENS[:5]}, {0: TOKENS[30:31], 1: TOKENS[5:20]}):
         for left, right in zip(fused.extend(rows), layered.extend(rows), strict=True):
             assert torch.equal(left, right)
+
+
+class LastTokens:
+    """A model of whose hidden states only those of each row's last tokens are wanted; the others are NaN."""
+
+    def __init__(self, model: Any) -> None:
+        self.shape, self.logits, self._model = model.shape, model.logits, model
+        self.wanted: list[int] = []
+
+    def forward(self, input_ids: Tensor, positions: Tensor, context: ForwardContext) -> Tensor:
+        batch, ends = context.batch, np.cumsum(context.batch.counts)
+        places = np.concatenate([np.arange(end - wanted, end) for end, wanted in zip(ends, self.wanted, strict=True)])
+        hidden = torch.full((len(input_ids), self._model.config.hidden_size), torch.nan)
+        hidden[places] = torch.from_numpy(self._model.forward_arrays(
+            input_ids.numpy(), positions.numpy(), batch.slots.numpy(), int(positions.max()) + 1, context.plan, context.pool, places
+        ))  # fmt: skip
+        return hidden
+
+
+def test_tokens_that_nobody_reads_leave_their_keys_and_values_and_change_nothing(model: Model) -> None:
+    some = LastTokens(model)
+    whole, less = sequences(model), sequences(some)
+    for rows, some.wanted in (
+        ({0: TOKENS[:70], 1: TOKENS[:5], 2: TOKENS[:9]}, [2, 0, 9]),
+        ({1: TOKENS[5:30]}, [0]),
+        ({0: TOKENS[70:71], 1: TOKENS[30:60], 2: TOKENS[9:30]}, [1, 1, 0]),
+        ({0: TOKENS[71:73], 1: TOKENS[60:62], 2: TOKENS[30:32]}, [2, 2, 2]),
+    ):
+        for expected, found, wanted in zip(whole.extend(rows), less.extend(rows), some.wanted, strict=True):
+            assert torch.equal(found[len(found) - wanted :], expected[len(found) - wanted :])
 
 
 @pytest.mark.parametrize("name", SETTINGS)

@@ -71,15 +71,19 @@ void check_table(const Decoder &decoder, const Array<const float, 3> &table) {
 
 void forward(Decoder &decoder, const Array<const std::int64_t, 1> &ids, const Array<const std::int64_t, 1> &positions,
              const Array<const float, 3> &table, const bindings::Storage &storage, const Array<const std::int64_t, 1> &slots,
-             const std::vector<const bindings::Plan *> &plans, const Rows &x) {
+             const std::vector<const bindings::Plan *> &plans, const Rows &x, const std::optional<Array<const std::int64_t, 1>> &wanted,
+             const bindings::Plan *wanted_plan) {
     check_rows(x, static_cast<std::int64_t>(ids.shape(0)), decoder.shape().hidden_size, "x");
     check_table(decoder, table);
     storage.check_slots(slots);
     std::vector<const radixrt::AttentionPlan *> of_layers;
     of_layers.reserve(plans.size());
     for (const bindings::Plan *plan : plans) of_layers.push_back(plan->plan.get());
+    std::optional<radixrt::DecoderWanted> of_last;
+    if (wanted) of_last = {items(*wanted), wanted_plan == nullptr ? nullptr : wanted_plan->plan.get()};
     const nb::gil_scoped_release release;
-    decoder.forward({items(ids), items(positions), items(slots), {table.data(), static_cast<std::int64_t>(table.shape(0))}, &storage.views, of_layers},
+    decoder.forward({items(ids), items(positions), items(slots), {table.data(), static_cast<std::int64_t>(table.shape(0))}, &storage.views,
+                     of_layers, of_last},
                     x.data(), radixrt::thread_pool());
 }
 
@@ -140,8 +144,10 @@ void logits_where(Decoder &decoder, const Array<const float, 2> &hidden, const A
 void init_decoder(nb::module_ &m) {  // NOLINT(misc-const-correctness): one signature for all
     nb::class_<Decoder>(m, "Decoder", "The Llama family's decoder; one call at a time.")
         .def("__init__", &make, "shape"_a, "layers"_a, "final_norm"_a, "embedding"_a, "head"_a)
-        .def("forward", &forward, "ids"_a, "positions"_a, "table"_a, "storage"_a, "slots"_a, "plans"_a, "x"_a,
-             "x [tokens, hidden] = the normed hidden states of a step, with one attention plan a layer.")
+        .def("forward", &forward, "ids"_a, "positions"_a, "table"_a, "storage"_a, "slots"_a, "plans"_a, "x"_a, "wanted"_a = nb::none(),
+             "wanted_plan"_a = nb::none(),
+             "x [tokens, hidden] = the normed hidden states of a step, with one attention plan a layer; of only the ``wanted`` places, which "
+             "ascend, in the first rows of x, with a plan of these tokens alone for the last layer.")
         .def("embed", &embed, "ids"_a, "x"_a, "x [tokens, hidden] = the embeddings of the tokens.")
         .def("project", &project, "layer"_a, "x"_a, "positions"_a, "table"_a, "qkv"_a,
              "qkv [tokens, heads, head_dim] = turned queries and keys, and values, of a layer; table [positions, 2, rotary_dim / 2].")

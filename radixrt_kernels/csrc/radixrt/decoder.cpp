@@ -59,29 +59,70 @@ Decoder::Decoder(const DecoderShape &shape, std::vector<DecoderLayer> layers, st
 }
 
 void Decoder::forward(const DecoderStep &step, float *x, ThreadPool &pool) {
-    const auto tokens = static_cast<std::int64_t>(step.ids.size());
-    const std::int64_t head_dim = shape_.head_dim, stride = shape_.heads() * head_dim, q_size = shape_.num_heads * head_dim;
+    const auto tokens = static_cast<std::int64_t>(step.ids.size()), num_layers = static_cast<std::int64_t>(layers_.size());
+    const std::int64_t head_dim = shape_.head_dim;
     check(step.positions.size() == step.ids.size() && step.slots.size() == step.ids.size(), "a position or slot");
     check(step.plans.size() == layers_.size() && step.storage->layers.size() == layers_.size(), "a plan or the K/V storage");
     check(step.storage->num_kv_heads == shape_.num_kv_heads && step.storage->head_dim == head_dim, "the K/V storage");
-    for (const AttentionPlan *plan : step.plans) {
-        const AttentionShape &shape = plan->shape();
-        check(plan->num_tokens() == tokens && shape.num_heads == shape_.num_heads && shape.num_kv_heads == shape_.num_kv_heads &&
+    const auto check_plan = [&](const AttentionPlan &plan, std::int64_t planned) {
+        const AttentionShape &shape = plan.shape();
+        check(plan.num_tokens() == planned && shape.num_heads == shape_.num_heads && shape.num_kv_heads == shape_.num_kv_heads &&
                   shape.head_dim == head_dim,
               "a plan");
+    };
+    for (const AttentionPlan *plan : step.plans) check_plan(*plan, tokens);
+    const auto wanted = step.wanted ? static_cast<std::int64_t>(step.wanted->places.size()) : tokens;
+    if (step.wanted) {
+        std::int64_t least = 0;
+        for (const std::int64_t place : step.wanted->places) {
+            check(place >= least && place < tokens, "a wanted place");
+            least = place + 1;
+        }
+        check(wanted == 0 || step.wanted->plan != nullptr, "the plan of wanted tokens");
+        if (wanted > 0) check_plan(*step.wanted->plan, wanted);
     }
-    qkv_.resize(std::max(qkv_.size(), static_cast<std::size_t>(tokens * stride)));
-    attended_.resize(std::max(attended_.size(), static_cast<std::size_t>(tokens * q_size)));
+    const bool all = wanted == tokens || num_layers == 0;
+    qkv_.resize(std::max(qkv_.size(), static_cast<std::size_t>(tokens * shape_.heads() * head_dim)));
+    attended_.resize(std::max(attended_.size(), static_cast<std::size_t>(tokens * shape_.num_heads * head_dim)));
     embed(step.ids, x, pool);
-    for (std::size_t layer = 0; layer < layers_.size(); ++layer) {
-        const KVLayer &stored = step.storage->layers[layer];
-        project(static_cast<std::int64_t>(layer), x, step.positions, step.table, qkv_.data(), pool);
-        const float *k = qkv_.data() + q_size, *v = k + shape_.num_kv_heads * head_dim;
-        store_kv({stored, k, v, stride, stride, step.slots.data(), tokens, static_cast<int>(shape_.num_kv_heads), static_cast<int>(head_dim)}, pool);
-        paged_attention({step.plans[layer], stored, qkv_.data(), attended_.data(), stride, q_size, scale_}, pool);
-        finish_layer(static_cast<std::int64_t>(layer), attended_.data(), tokens, x, pool);
+    for (std::int64_t layer = 0; layer < (all ? num_layers : num_layers - 1); ++layer) {
+        project(layer, x, step.positions, step.table, qkv_.data(), pool);
+        store(step, layer, pool);
+        attend(step, *step.plans[static_cast<std::size_t>(layer)], layer, pool);
+        finish_layer(layer, attended_.data(), tokens, x, pool);
     }
-    final_norm(x, tokens, x, pool);
+    if (!all) last_layer(step, x, pool);
+    final_norm(x, wanted, x, pool);
+}
+
+void Decoder::last_layer(const DecoderStep &step, float *x, ThreadPool &pool) {
+    const std::int64_t layer = static_cast<std::int64_t>(layers_.size()) - 1, size = shape_.hidden_size;
+    project_heads(Heads::stored, layer, x, step.positions, step.table, qkv_.data(), pool);
+    store(step, layer, pool);
+    const std::span<const std::int64_t> places = step.wanted->places;
+    if (places.empty()) return;
+    wanted_positions_.resize(places.size());
+    for (std::size_t i = 0; i < places.size(); ++i) {
+        // No row is overwritten before it has moved: places ascend.
+        if (places[i] != static_cast<std::int64_t>(i)) std::copy_n(x + places[i] * size, size, x + static_cast<std::int64_t>(i) * size);
+        wanted_positions_[i] = step.positions[static_cast<std::size_t>(places[i])];
+    }
+    project_heads(Heads::queries, layer, x, wanted_positions_, step.table, qkv_.data(), pool);
+    attend(step, *step.wanted->plan, layer, pool);
+    finish_layer(layer, attended_.data(), static_cast<std::int64_t>(places.size()), x, pool);
+}
+
+void Decoder::store(const DecoderStep &step, std::int64_t layer, ThreadPool &pool) const {
+    const std::int64_t stride = shape_.heads() * shape_.head_dim;
+    const float *k = qkv_.data() + shape_.num_heads * shape_.head_dim, *v = k + shape_.num_kv_heads * shape_.head_dim;
+    store_kv({step.storage->layers[static_cast<std::size_t>(layer)], k, v, stride, stride, step.slots.data(),
+              static_cast<std::int64_t>(step.ids.size()), static_cast<int>(shape_.num_kv_heads), static_cast<int>(shape_.head_dim)},
+             pool);
+}
+
+void Decoder::attend(const DecoderStep &step, const AttentionPlan &plan, std::int64_t layer, ThreadPool &pool) {
+    const std::int64_t stride = shape_.heads() * shape_.head_dim, q_size = shape_.num_heads * shape_.head_dim;
+    paged_attention({&plan, step.storage->layers[static_cast<std::size_t>(layer)], qkv_.data(), attended_.data(), stride, q_size, scale_}, pool);
 }
 
 void Decoder::embed(std::span<const std::int64_t> ids, float *x, ThreadPool &pool) const {
@@ -119,33 +160,42 @@ Decoder::Rows Decoder::rows(const float *x, std::int64_t tokens, std::int64_t co
     return {x, quantized};
 }
 
-void Decoder::project(std::int64_t index, const float *x, std::span<const std::int64_t> positions, RotaryTable table, float *qkv,
+void Decoder::project(std::int64_t layer, const float *x, std::span<const std::int64_t> positions, RotaryTable table, float *qkv,
                       ThreadPool &pool) {
+    project_heads(Heads::all, layer, x, positions, table, qkv, pool);
+}
+
+void Decoder::project_heads(Heads heads_of, std::int64_t index, const float *x, std::span<const std::int64_t> positions, RotaryTable table,
+                            float *qkv, ThreadPool &pool) {
     const DecoderLayer &layer = layers_.at(static_cast<std::size_t>(index));
     const auto tokens = static_cast<std::int64_t>(positions.size());
     const std::int64_t head_dim = shape_.head_dim, stride = shape_.heads() * head_dim, half = shape_.rotary_dim / 2;
     for (const std::int64_t position : positions)
         if (position < 0 || position >= table.length) throw std::out_of_range("[Decoder] position " + std::to_string(position) + " has no rotation");
-    const DecoderLinear *readers[] = {&layer.q, &layer.k, &layer.v};
-    const Rows in = normed(x, layer.attention_norm, tokens, readers, pool);
-    const LinearOutput outputs[] = {
+    const DecoderLinear *const all_readers[] = {&layer.q, &layer.k, &layer.v};
+    const LinearOutput all_outputs[] = {
         output(layer.q, qkv, stride),
         output(layer.k, qkv, stride, shape_.num_heads * head_dim),
         output(layer.v, qkv, stride, (shape_.num_heads + shape_.num_kv_heads) * head_dim),
     };
-    linear(in.x, in.quantized, tokens, outputs, pool);
+    const std::size_t skipped = heads_of == Heads::stored ? 1 : 0, count = heads_of == Heads::queries ? 1 : 3 - skipped;
+    const Rows in = normed(x, layer.attention_norm, tokens, std::span(all_readers).subspan(skipped, count), pool);
+    linear(in.x, in.quantized, tokens, std::span(all_outputs).subspan(skipped, count), pool);
+    // Of values nothing is turned.
+    const std::int64_t first_head = heads_of == Heads::stored ? shape_.num_heads : 0;
+    const std::int64_t end_head = heads_of == Heads::queries ? shape_.num_heads : shape_.num_heads + shape_.num_kv_heads;
     const ActivationPath &path = activation_path();
     for_token_ranges(tokens, pool, [&](std::int64_t first, std::int64_t end) {
         for (std::int64_t token = first; token < end; ++token) {
             float *heads = qkv + token * stride;
             if (!layer.q_norm.empty()) {
-                for (std::int64_t head = 0; head < shape_.num_heads + shape_.num_kv_heads; ++head) {
+                for (std::int64_t head = first_head; head < end_head; ++head) {
                     const std::vector<float> &weight = head < shape_.num_heads ? layer.q_norm : layer.k_norm;
                     path.rms_norm(heads + head * head_dim, weight.data(), shape_.rms_norm_eps, head_dim, heads + head * head_dim);
                 }
             }
             const float *turns = table.turns + positions[static_cast<std::size_t>(token)] * 2 * half;
-            path.rope(heads, shape_.num_heads + shape_.num_kv_heads, head_dim, turns, turns + half, half);
+            path.rope(heads + first_head * head_dim, end_head - first_head, head_dim, turns, turns + half, half);
         }
     });
 }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -41,12 +42,20 @@ struct RotaryTable {
     std::int64_t length;
 };
 
+// Tokens of a step whose hidden states are read: their places in it, ascending, and the attention plan of them alone for the last
+// layer, which may be null where there are none.
+struct DecoderWanted {
+    std::span<const std::int64_t> places;
+    const AttentionPlan *plan;
+};
+
 // The tokens of a step, in the order of its rows.  Spans are [tokens]; plans has one a layer, of the same step.
 struct DecoderStep {
     std::span<const std::int64_t> ids, positions, slots;
     RotaryTable table;
     const KVStorage *storage;
     std::span<const AttentionPlan *const> plans;
+    std::optional<DecoderWanted> wanted = {};  // all where there is none
 };
 
 // Weights and working memory of one model; one call at a time.  Rows of x are [tokens, hidden_size] float32.
@@ -60,7 +69,8 @@ public:
     std::int64_t num_layers() const { return static_cast<std::int64_t>(layers_.size()); }
     std::int64_t vocab_size() const { return head_->rows(); }
 
-    // x = the final norm of the hidden states of a step, whose K/V is stored in its slots: all that is below, layer by layer.
+    // The first rows of x [tokens, hidden_size] = the final norm of the hidden states that are wanted of a step, whose K/V is stored in
+    // its slots: all that is below, layer by layer.  Of tokens that are not wanted the last layer computes K/V alone.
     void forward(const DecoderStep &step, float *x, ThreadPool &pool);
 
     // x = the embeddings of the tokens.  Throws std::out_of_range for an id outside the vocabulary.
@@ -84,6 +94,14 @@ private:
     };
     Rows normed(const float *x, const std::vector<float> &weight, std::int64_t tokens, std::span<const DecoderLinear *const> readers, ThreadPool &pool);
     Rows rows(const float *x, std::int64_t tokens, std::int64_t cols, bool quantize, ThreadPool &pool);
+    // ``project`` for the query heads, for those of keys and values, or for both.
+    enum class Heads { all, queries, stored };
+    void project_heads(Heads heads, std::int64_t layer, const float *x, std::span<const std::int64_t> positions, RotaryTable table, float *qkv,
+                       ThreadPool &pool);
+    void store(const DecoderStep &step, std::int64_t layer, ThreadPool &pool) const;
+    void attend(const DecoderStep &step, const AttentionPlan &plan, std::int64_t layer, ThreadPool &pool);
+    // The last layer where only some tokens are wanted, which become the first rows of x.
+    void last_layer(const DecoderStep &step, float *x, ThreadPool &pool);
     void mlp(const DecoderLayer &layer, std::int64_t tokens, float *x, ThreadPool &pool);
 
     DecoderShape shape_;
@@ -93,6 +111,7 @@ private:
     float scale_;  // of attention scores
     QuantizedBuffer quantized_;
     std::vector<float> normed_, gate_up_, qkv_, attended_;
+    std::vector<std::int64_t> wanted_positions_;
 };
 
 // Call f(first, end) for parts of [0, tokens) on the threads of a pool.

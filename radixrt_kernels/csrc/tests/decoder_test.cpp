@@ -52,9 +52,9 @@ struct Model {
     }
 };
 
-// Logits of one text, computed in steps that end at the given lengths.
+// Logits of one text, computed in steps that end at the given lengths; those of tokens of which ``chooser``, if any, wants nothing, NaN.
 std::vector<float> decoded(const Model &model, const std::vector<std::int64_t> &ids, const std::vector<std::int64_t> &ends,
-                           const std::vector<std::int32_t> &pages, int num_threads) {
+                           const std::vector<std::int32_t> &pages, int num_threads, Random *chooser = nullptr) {
     ThreadPool threads(num_threads);
     Decoder decoder(model.shape, model.layers, model.final_norm, model.embedding, model.head);
     const std::int64_t size = kSlots * model.shape.num_kv_heads * model.shape.head_dim;
@@ -71,11 +71,17 @@ std::vector<float> decoded(const Model &model, const std::vector<std::int64_t> &
         const AttentionRows rows{pages.data(), kSlots, &begin, &count, 1};
         const AttentionPlan plan(rows, {static_cast<int>(model.shape.num_heads), storage.num_kv_heads, storage.head_dim, 0}, kSlots, num_threads);
         const std::vector<const AttentionPlan *> plans(model.layers.size(), &plan);
-        std::vector<float> x(static_cast<std::size_t>(count * model.shape.hidden_size)), out(static_cast<std::size_t>(count * kVocab));
-        decoder.forward({std::span(ids).subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(count)), positions, slots,
-                         {model.turns.data(), kLength}, &storage, plans},
-                        x.data(), threads);
-        decoder.logits(x.data(), count, out.data(), threads);
+        std::vector<float> x(static_cast<std::size_t>(count * model.shape.hidden_size)), out(static_cast<std::size_t>(count * kVocab), NAN);
+        DecoderStep step{std::span(ids).subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(count)), positions, slots,
+                         {model.turns.data(), kLength}, &storage, plans};
+        const std::int64_t wanted = chooser == nullptr ? count : chooser->below(static_cast<int>(count) + 1), first = end - wanted;
+        std::vector<std::int64_t> places(static_cast<std::size_t>(wanted));
+        std::iota(places.begin(), places.end(), count - wanted);
+        std::unique_ptr<AttentionPlan> last;
+        if (wanted > 0) last = std::make_unique<AttentionPlan>(AttentionRows{pages.data(), kSlots, &first, &wanted, 1}, plan.shape(), kSlots, num_threads);
+        if (chooser != nullptr) step.wanted = {places, last.get()};
+        decoder.forward(step, x.data(), threads);
+        decoder.logits(x.data(), wanted, out.data() + (count - wanted) * kVocab, threads);
         logits.insert(logits.end(), out.begin(), out.end());
         begin = end;
     }
@@ -200,6 +206,9 @@ void trial(Random &random) {
     std::iota(backwards.rbegin(), backwards.rend(), 0);
     const std::vector<float> whole = decoded(model, ids, {length}, pages, 1);
     expect(whole == decoded(model, ids, ends, backwards, 3), "in parts, in other slots or by other threads the logits have other bits");
+    const std::vector<float> some = decoded(model, ids, ends, pages, 2, &random);
+    for (std::size_t i = 0; i < whole.size(); ++i)
+        expect(std::isnan(some[i]) || some[i] == whole[i], "where fewer logits are wanted they have other bits");
     if (!plain) return;
     Plain reference(model);
     for (std::int64_t position = 0; position < length; ++position) {
