@@ -66,8 +66,15 @@ public:
     }
 
 private:
+    // Twice as many rows share one packing of K and V where tiles are enough for all threads even so.
+    int tile_rows() const {
+        std::int64_t large = 0;
+        for (std::int64_t row = 0; row < rows_.num_rows; ++row) large += rows_.counts[row] * group_ / (2 * kTileRows);
+        return large * shape_.num_kv_heads >= std::int64_t{kWorksPerThread} * num_threads_ ? 2 * kTileRows : kTileRows;
+    }
+
     void cut_rows() {
-        const int tile = std::max(1, kTileRows / group_);
+        const int tile = std::max(1, tile_rows() / group_);
         std::int64_t token = 0;
         for (std::int64_t row = 0; row < rows_.num_rows; ++row) {
             for (std::int64_t done = 0; done < rows_.counts[row]; done += tile) {

@@ -14,7 +14,7 @@ namespace radixrt {
 // cut at absolute positions, and are part of what a query computes.
 constexpr int kBlockKeys = 64;
 constexpr int kChunkKeys = 256;
-// Most query rows (token and head) that a piece of work computes together.
+// Query rows (token and head) that a piece of work computes together, at most twice as many.
 constexpr int kTileRows = 192;
 
 // Consecutive tokens of one row of the step.
