@@ -342,6 +342,7 @@ def _tokenizer(vocabulary: Vocabulary) -> LLTokenizer:
     tokenizer = _tokenizers.get(vocabulary)
     if tokenizer is None:
         tokenizer = LLTokenizer(_Tokens(vocabulary), n_vocab=vocabulary.size, eos_token=list(vocabulary.end_ids) or None, slices=SLICES)
+        vocabulary.around(b"{")  # tables that masks before forced text want: made by whoever compiles, rather than in a step
         _tokenizers[vocabulary] = tokenizer
     return tokenizer
 

@@ -81,25 +81,25 @@ void Decoder::forward(const DecoderStep &step, float *x, ThreadPool &pool) {
         check(wanted == 0 || step.wanted->plan != nullptr, "the plan of wanted tokens");
         if (wanted > 0) check_plan(*step.wanted->plan, wanted);
     }
-    const bool all = wanted == tokens || num_layers == 0;
+    const DecoderWanted *some = step.wanted && wanted < tokens && num_layers > 0 ? &*step.wanted : nullptr;
     qkv_.resize(std::max(qkv_.size(), static_cast<std::size_t>(tokens * shape_.heads() * head_dim)));
     attended_.resize(std::max(attended_.size(), static_cast<std::size_t>(tokens * shape_.num_heads * head_dim)));
     embed(step.ids, x, pool);
-    for (std::int64_t layer = 0; layer < (all ? num_layers : num_layers - 1); ++layer) {
+    for (std::int64_t layer = 0; layer < (some == nullptr ? num_layers : num_layers - 1); ++layer) {
         project(layer, x, step.positions, step.table, qkv_.data(), pool);
         store(step, layer, pool);
         attend(step, *step.plans[static_cast<std::size_t>(layer)], layer, pool);
         finish_layer(layer, attended_.data(), tokens, x, pool);
     }
-    if (!all) last_layer(step, x, pool);
+    if (some != nullptr) last_layer(step, *some, x, pool);
     final_norm(x, wanted, x, pool);
 }
 
-void Decoder::last_layer(const DecoderStep &step, float *x, ThreadPool &pool) {
+void Decoder::last_layer(const DecoderStep &step, const DecoderWanted &wanted, float *x, ThreadPool &pool) {
     const std::int64_t layer = static_cast<std::int64_t>(layers_.size()) - 1, size = shape_.hidden_size;
     project_heads(Heads::stored, layer, x, step.positions, step.table, qkv_.data(), pool);
     store(step, layer, pool);
-    const std::span<const std::int64_t> places = step.wanted->places;
+    const std::span<const std::int64_t> places = wanted.places;
     if (places.empty()) return;
     wanted_positions_.resize(places.size());
     for (std::size_t i = 0; i < places.size(); ++i) {
@@ -108,7 +108,7 @@ void Decoder::last_layer(const DecoderStep &step, float *x, ThreadPool &pool) {
         wanted_positions_[i] = step.positions[static_cast<std::size_t>(places[i])];
     }
     project_heads(Heads::queries, layer, x, wanted_positions_, step.table, qkv_.data(), pool);
-    attend(step, *step.wanted->plan, layer, pool);
+    attend(step, *wanted.plan, layer, pool);
     finish_layer(layer, attended_.data(), static_cast<std::int64_t>(places.size()), x, pool);
 }
 

@@ -101,7 +101,7 @@ private:
     void store(const DecoderStep &step, std::int64_t layer, ThreadPool &pool) const;
     void attend(const DecoderStep &step, const AttentionPlan &plan, std::int64_t layer, ThreadPool &pool);
     // The last layer where only some tokens are wanted, which become the first rows of x.
-    void last_layer(const DecoderStep &step, float *x, ThreadPool &pool);
+    void last_layer(const DecoderStep &step, const DecoderWanted &wanted, float *x, ThreadPool &pool);
     void mlp(const DecoderLayer &layer, std::int64_t tokens, float *x, ThreadPool &pool);
 
     DecoderShape shape_;
