@@ -117,11 +117,6 @@ class Values:
         return self._containers[begin]
 
 
-def string_bounds(schema: Any, text: bytes, open_at: Sequence[int]) -> Bounds | None:
-    """Return the bounds of a string that begins behind an outline's text, of whose characters nothing is asked; None for others."""
-    return Values(schema).asked(text, open_at).bounds
-
-
 def _asked_simply(kind: str, leaf: dict[str, Any]) -> Asked:
     """The same as ``_asked`` for one alternative of one type whose values are not listed."""
     if kind in ("integer", "number"):

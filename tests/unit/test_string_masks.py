@@ -11,7 +11,7 @@ import pytest
 from grammar_walk import allowed
 
 from radixrt.grammar.llguidance_engine import compile
-from radixrt.grammar.string_bounds import Bounds, string_bounds
+from radixrt.grammar.string_bounds import Bounds, Values
 from radixrt.grammar.vocabulary import Vocabulary
 from radixrt.types import GrammarOptions, GrammarSpec
 
@@ -94,4 +94,4 @@ def test_a_composed_mask_is_the_one_the_engine_makes(seed: int) -> None:
     ],
 )
 def test_bounds_are_those_of_the_one_schema_that_a_string_may_have(schema: Any, outline: bytes, found: Bounds | None) -> None:
-    assert string_bounds(schema, outline, [at for at, byte in enumerate(outline) if byte in b"{["]) == found
+    assert Values(schema).asked(outline, [at for at, byte in enumerate(outline) if byte in b"{["]).bounds == found
