@@ -137,6 +137,8 @@ def test_unions_told_apart_by_a_member_are_linear_in_what_they_write() -> None:
         ("[^]", r"[\s\S]"),
         ("(?<n>a)", "(?:a)"),
         (r"[[&&a]", r"[\u{5b}\u{26}\u{26}a]"),
+        ('[^"]', r"[^\u{22}\u{0}]"),
+        (r"[\x00-!]", r"[\u{0}-\u{21}&&[^\u{0}]]"),
     ],
 )
 def test_patterns_are_written_for_the_engine(pattern: str, engine: str) -> None:

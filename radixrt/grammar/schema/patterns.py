@@ -29,6 +29,12 @@ _SETS = {"d": "0-9", "w": "A-Za-z0-9_", "s": r" \t\n\r\f\v\u{a0}\u{feff}\u{1680}
 _CONTROLS = {"n": "\n", "r": "\r", "t": "\t", "f": "\f", "v": "\v", "0": "\0"}
 _LINE_ENDS = r"\n\r\u{2028}\u{2029}"
 _SURROGATE = range(0xD800, 0xE000)
+_LOW = {f"\\u{{{code:x}}}" for code in range(0x20)}
+_UNSPELLED = r"\u{0}"
+"""A character that no JSON without ``\\u`` spells.  Of a class with all control characters the engine takes every escape for one of
+them, a quote's and a backslash's as well; so no class has this one."""
+WITHOUT_UNSPELLED = f"&&[^{_UNSPELLED}]"
+"""What leaves it out of a class."""
 
 
 @lru_cache(maxsize=1024)
@@ -127,7 +133,9 @@ def _class(inside: str, pointer: str) -> str:
         if not negated:
             raise refused("pattern", pointer, "an empty class matches nothing")
         return r"[\s\S]"
-    return f"[{'^' if negated else ''}{''.join(out)}]"
+    if negated:
+        return f"[^{''.join(out)}{_UNSPELLED}]"
+    return f"[{''.join(out)}{WITHOUT_UNSPELLED if '-' in out and any(piece in _LOW for piece in out) else ''}]"
 
 
 def _literal(char: str) -> str:
