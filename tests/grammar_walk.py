@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,15 @@ from radixrt.grammar.vocabulary import Vocabulary
 PIECES = (b'"}', b'": ', b'", "', b"true", b"null", b"  ", "é".encode(), b"12")
 BYTES = Vocabulary([*(bytes([byte]) for byte in range(256)), *PIECES, None, None], (264, 265), lambda text: list(text.encode()), 301)
 """Every byte, some longer tokens, two end tokens and padding."""
+
+
+def pieces(letters: Sequence[str], seed: int) -> Vocabulary:
+    """Every byte, texts put together from letters at random, and parts of characters."""
+    rng = random.Random(seed)
+    found = {"".join(rng.choices(letters, k=rng.randrange(1, 6))).encode() for _ in range(600)}
+    found |= {piece[rng.randrange(2) :][: rng.randrange(1, 6)] for piece in list(found)}
+    texts = sorted({*(bytes((byte,)) for byte in range(256)), *found} - {b""})
+    return Vocabulary([*texts, None], (len(texts),), lambda text: list(text.encode()))
 
 
 def allowed(state: Any, vocabulary: Vocabulary = BYTES) -> set[int]:

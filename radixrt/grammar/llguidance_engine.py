@@ -20,9 +20,12 @@ from radixrt.grammar.closer import min_tokens
 from radixrt.grammar.forced_masks import FEW, allow, cut, is_seen_whole
 from radixrt.grammar.matcher_state import MatcherState
 from radixrt.grammar.outline import Outline, Place
+from radixrt.grammar.pattern_masks import pattern_masks
 from radixrt.grammar.schema import normalise
+from radixrt.grammar.schema.formats import FORMATS
 from radixrt.grammar.shared_masks import SharedMasks
 from radixrt.grammar.string_masks import Closing, StringTokens, string_tokens
+from radixrt.grammar.string_patterns import Body
 from radixrt.grammar.tool_calls import ToolCalls, ToolText
 from radixrt.grammar.value_starts import value_starts
 from radixrt.grammar.vocabulary import Vocabulary, whole_characters
@@ -161,7 +164,9 @@ class LLGuidanceState(MatcherState[LLMatcher]):
         if self._masks.outline.is_whole(place):
             row[:] = self._vocabulary.end_mask
             return True
-        bounds = self._masks.outline.bounds(place)
+        bounds, body = self._masks.outline.bounds(place), self._masks.outline.body(place)
+        if place is not None and body is not None:
+            return self._compose_in_pattern(place, body, row)
         if place is None or bounds is None:
             return False
         strings = string_tokens(self._vocabulary, ESCAPES)
@@ -169,27 +174,51 @@ class LLGuidanceState(MatcherState[LLMatcher]):
         if need > strings.longest_closer:
             row[:] = strings.inside(room)
             return True
-        closing = self._masks.closing(place.text)
+        closing = self._closing(place, b"a" * need + b'"')
         if closing is None:
-            closing = self._find_closing(strings, need)
-            if closing is None:
-                return False
-            self._masks.keep_closing(place.text, closing)
+            return False
         closing.write(row, strings.inside(room), need, room)
         return True
 
-    def _find_closing(self, strings: StringTokens, need: int) -> Closing | None:
-        """What may close a string that may be closed ``need`` characters from here; None when that cannot be told."""
+    def _compose_in_pattern(self, place: Place, body: Body, row: np.ndarray) -> bool:
+        """The same inside a string whose automaton is known: a table of its state, less what may not come behind the string."""
+        may = pattern_masks(self._vocabulary, ESCAPES).of(body, place.state, self._vocabulary)
+        if place.partial:  # of which the table does not tell what closes the string
+            self._make_mask(row)
+            row &= may.mask
+            return True
+        if not may.closes:
+            row[:] = may.mask
+            return True
+        closing = self._closing(place, body.tables.shortest_end(place.state))
+        if closing is None:
+            return False
+        np.bitwise_and(may.mask, closing.allowed, out=row)
+        return True
+
+    def _closing(self, place: Place, end: bytes) -> Closing | None:
+        """What may close the string open at a place, which is where the state is, and may ``end`` like this; None when that cannot be
+        told."""
+        closing = self._masks.closing(place.text)
+        if closing is None:
+            closing = self._find_closing(string_tokens(self._vocabulary, ESCAPES), end)
+            if closing is not None:
+                self._masks.keep_closing(place.text, closing)
+        return closing
+
+    def _find_closing(self, strings: StringTokens, text: bytes) -> Closing | None:
+        """What may close a string that a text closes from here; None when that cannot be told."""
         end = self.fork()
         mask = np.full(self._vocabulary.num_words, -1, dtype=np.int32)
         try:
-            if not _spell(end, b"a" * need + b'"'):
+            if not _spell(end, text):
                 return None
             end.fill_mask(mask)
         except GrammarError:  # over the limits of the engine, where this text may never go
             return None
         fits = (mask[strings.rest_tokens >> 5] >> (strings.rest_tokens & 31) & 1).astype(bool)
-        for i in np.nonzero(strings.rest_tokens < 0)[0]:
+        fits &= strings.rest_tokens >= 0
+        for i in strings.unsure:
             rest = strings.rests[i]
             fits[i] = not rest or _spell(end.fork(), rest)
         return strings.closing(fits)
@@ -241,6 +270,8 @@ def prepare(vocabulary: Vocabulary) -> None:
     string_tokens(vocabulary, ESCAPES)
     vocabulary.trie.fill_starts(b"{", np.zeros(vocabulary.num_words, dtype=np.int32))
     vocabulary.around(b"{")
+    for name in FORMATS:
+        Outline(normalise({"type": "string", "format": name}))
     min_tokens(compile_text('start: "{"', vocabulary, 1).new_state(), vocabulary)
 
 

@@ -14,7 +14,8 @@ import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from radixrt.grammar.string_bounds import DONE, NOTES, OTHER_KEY, Asked, Bounds, Values
+from radixrt.grammar.string_bounds import DONE, NOTES, OTHER_KEY, Asked, Bounds, Values, body_of
+from radixrt.grammar.string_patterns import Body
 
 MAX_KEY_BYTES = 4096
 """Longer texts have no place: what they share is not worth the bytes."""
@@ -42,7 +43,8 @@ class Place(NamedTuple):
 
     ``text``: the outline; ``open_at``: where in it each open container starts; ``kind``: what is open besides: a ``k``ey or another
     ``v``alue, which start at ``value_at``, a ``s``tring, or nothing.  Of an open string: its characters as far as they
-    count, its bytes while they may matter, and those of a character that is not complete.
+    count, its bytes while they may matter, and those of a character that is not complete; of one whose ``Body`` is known instead of
+    the first two its ``state``.
     """
 
     text: bytes = b""
@@ -52,6 +54,7 @@ class Place(NamedTuple):
     length: int = 0
     spelled: bytes | None = None
     partial: bytes = b""
+    state: int = 0
 
 
 class Outline:
@@ -64,10 +67,12 @@ class Outline:
         self._longest = max((int(node[key]) for node in nodes for key in _LENGTHS & node.keys()), default=-1) + 1
         literals = {text for node in nodes for value in _values(node) if isinstance(value, str) and (text := _literal(value))}
         self._prefixes = {text[:end] for text in literals for end in range(len(text) + 1)} if self.forgets else set()
-        self._counts = not any(_SPELLING & node.keys() for node in nodes) and all(
-            _literal(value) is not None for node in nodes for value in _values(node) if isinstance(value, str)
-        )
-
+        self._is_listed = all(_literal(value) is not None for node in nodes for value in _values(node) if isinstance(value, str))
+        spelled = [node for node in nodes if _SPELLING & node.keys()]
+        self._has_spelling = bool(spelled)
+        if self.forgets:
+            for node in spelled:
+                body_of(node)  # made here, by whoever compiles, and not in a step
         self._values = Values(schema)
         self._texts: dict[tuple[str, ...], list[bytes] | None] = {}
 
@@ -76,6 +81,12 @@ class Outline:
         if place is None or place.kind != "s" or place.partial or not self.forgets:
             return None
         return self._values.asked(place.text, place.open_at).bounds
+
+    def body(self, place: Place | None) -> Body | None:
+        """The automaton of the string open at a place, which is in its ``state``; None where more matters, or less."""
+        if place is None or place.kind != "s" or not self.forgets:
+            return None
+        return self._values.asked(place.text, place.open_at).body
 
     def texts(self, place: Place | None) -> list[bytes] | None:
         """What the string open at a place may be, as JSON spells it, where its values are listed; None where that is not known."""
@@ -130,12 +141,16 @@ class Outline:
         """What ``_step`` leads to byte by byte, where a string or key goes on with characters of one byte."""
         if place.kind == "k":
             return place._replace(text=place.text + run)
-        spelled = None if place.spelled is None else self._may_matter(place.spelled + run)
+        if (body := self.body(place)) is not None:
+            return place._replace(state=body.tables.walk(place.state, run))
+        spelled = None if place.spelled is None else self._may_matter(place, place.spelled + run)
         return Place(place.text, place.open_at, "s", 0, min(place.length + len(run), self._longest), spelled)
 
-    def _may_matter(self, spelled: bytes) -> bytes | None:
+    def _may_matter(self, place: Place, spelled: bytes) -> bytes | None:
         """The bytes of an open string while they may tell what follows."""
-        return None if self._counts and spelled not in self._prefixes else spelled
+        if spelled in self._prefixes or not self._is_listed:
+            return spelled
+        return spelled if self._has_spelling and self._values.asked(place.text, place.open_at).is_spelled else None
 
     def _step(self, place: Place, byte: int) -> Place:
         if byte in _SPACE and place.kind not in ("s", "k"):
@@ -160,7 +175,7 @@ class Outline:
         if char == b'"':
             if open_at and text[open_at[-1]] == ord("{") and text[-1:] in (b"{", b","):
                 return Place(text + char, open_at, "k", len(text))
-            return Place(text, open_at, "s", spelled=b"")
+            return Place(text, open_at, "s", spelled=None if self._values.asked(text, open_at).body else b"")
         if char in (b"{", b"["):
             return Place(text + char, (*open_at, len(text)))
         if char in (b"}", b"]") and open_at:
@@ -201,11 +216,13 @@ class Outline:
         if char == b'"' and place.partial != b"\\":
             return self._behind_value(place.text, place.open_at)
         partial = place.partial + char
-        spelled = None if place.spelled is None else self._may_matter(place.spelled + char)
+        spelled = None if place.spelled is None else self._may_matter(place, place.spelled + char)
         first = partial[0]
         whole = 2 if partial[:1] == b"\\" else 1 if first < 0x80 else 2 if first < 0xE0 else 3 if first < 0xF0 else 4
-        if len(partial) < whole:
-            return place._replace(spelled=spelled, partial=partial)
+        body = self.body(place)
+        state = 0 if body is None else body.tables.step(place.state, byte)
+        if len(partial) < whole or body is not None:
+            return place._replace(spelled=spelled, partial=partial if len(partial) < whole else b"", state=state)
         return place._replace(spelled=spelled, partial=b"", length=min(place.length + 1, self._longest))
 
 

@@ -8,6 +8,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+from radixrt.grammar.string_patterns import Body, string_body
+
 MAX_REFERENCES = 32
 MAX_PLACES = 1024
 """For how many places of a grammar it is kept what is asked there."""
@@ -39,7 +41,8 @@ class Asked(NamedTuple):
     ``bounds``: of a string, where nothing else is asked of it.  ``texts``: what a string may be, where that is listed.
     ``digits``: n where nothing is asked of the whole part of a number, once it has more than n digits, and of its fraction never more
     than whether it is zero and whether it ends in zeros.  ``is_free``: nothing is asked of numbers, booleans and null but their type.
-    ``is_positive``: numbers are zero or more.
+    ``is_positive``: numbers are zero or more.  ``body``: of a string, where all that is asked of it is a pattern and its length.
+    ``is_spelled``: more may count of a string than its length, and than how much it agrees with one that is listed.
     """
 
     kinds: frozenset[str] | None = None
@@ -48,9 +51,11 @@ class Asked(NamedTuple):
     digits: int | None = None
     is_free: bool = False
     is_positive: bool = False
+    body: Body | None = None
+    is_spelled: bool = False
 
 
-_UNKNOWN = Asked()
+_UNKNOWN = Asked(is_spelled=True)
 _ANY_OF = {kind: Asked(frozenset((kind,)), digits=0, is_free=True, is_positive=True) for kind in KINDS}
 
 
@@ -124,8 +129,10 @@ def _asked_simply(kind: str, leaf: dict[str, Any]) -> Asked:
         if not limits and "multipleOf" not in leaf:
             return _ANY_OF["number"]._replace(is_positive=False)
         return _asked([leaf])
-    if kind != "string" or "pattern" in leaf or "format" in leaf:
+    if kind != "string":
         return _ANY_OF[kind]
+    if "pattern" in leaf or "format" in leaf:
+        return _ANY_OF[kind]._replace(body=body_of(leaf), is_spelled=True)
     return Asked(_ANY_OF[kind].kinds, Bounds(leaf.get("minLength", 0), leaf.get("maxLength")), None, 0, True, True)
 
 
@@ -149,15 +156,25 @@ def _asked(leaves: list[dict[str, Any]]) -> Asked:
         if "string" in of_leaf and _admits(leaf, "string"):
             strings.append(leaf)
         kinds |= of_leaf
-    bounds = texts = digits = None
+    bounds = texts = digits = body = None
     if len(strings) == 1 and not any(keyword in strings[0] for keyword in _ASKED):
         bounds = Bounds(strings[0].get("minLength", 0), strings[0].get("maxLength"))
-    elif strings and all("enum" in leaf or "const" in leaf for leaf in strings):
+    elif len(strings) == 1:
+        body = body_of(strings[0])
+    if body is None and strings and all("enum" in leaf or "const" in leaf for leaf in strings):
         texts = tuple(value for leaf in strings for value in _listed(leaf) if isinstance(value, str))
     if is_counted and not any(isinstance(value, int | float) for value in listed) and all(float(limit).is_integer() for limit in limits):
         digits = max((len(str(abs(int(limit)))) for limit in limits if limit), default=0)
     is_free = not (limits or listed or not is_counted)
-    return Asked(frozenset(kinds - {"integer"}), bounds, texts, digits, is_free, is_positive)
+    is_spelled = any(keyword in leaf for leaf in strings for keyword in ("pattern", "format"))
+    return Asked(frozenset(kinds - {"integer"}), bounds, texts, digits, is_free, is_positive, body, is_spelled)
+
+
+def body_of(leaf: dict[str, Any]) -> Body | None:
+    """The automaton of the strings of a schema without alternatives, where one is known for all that it asks of them."""
+    if "pattern" not in leaf or "format" in leaf or "enum" in leaf or "const" in leaf:
+        return None
+    return string_body(leaf["pattern"], leaf.get("minLength", 0), leaf.get("maxLength"))
 
 
 def _listed(leaf: dict[str, Any]) -> list[Any]:

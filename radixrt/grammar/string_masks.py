@@ -15,6 +15,9 @@ import numpy as np
 
 from radixrt.grammar.vocabulary import Vocabulary
 
+MAX_CLOSING = 256
+"""How many sets of what may follow strings are kept."""
+_BEHIND = b",]} \t\r\n"
 _SPECIAL = re.compile(rb'["\\\x00-\x1F\x7F]')
 
 
@@ -44,11 +47,14 @@ class StringTokens:
         """What tokens have behind the quote that closes a string."""
         self.rest_tokens = np.array([vocabulary.token_of.get(rest, -1) for rest in self.rests], dtype=np.int64)
         """The token of each rest; -1 for those that are none."""
+        self.unsure = [n for n, rest in enumerate(self.rests) if self.rest_tokens[n] < 0 and (not rest or rest[0] in _BEHIND)]
+        """Which of those are none that may come behind a value."""
         numbers = {rest: number for number, rest in enumerate(self.rests)}
         table = np.array([(token, length, numbers[rest]) for token, length, rest in closers], dtype=np.int64).reshape(-1, 3)
         self._closers, self._lengths, self._rests = table.T.copy()
         self.longest_closer = int(self._lengths.max(initial=0))
         """Characters before the quote of the token that has most."""
+        self._closing: dict[bytes, Closing] = {}
 
     def inside(self, room: int | None) -> np.ndarray:
         """The packed mask of the tokens that stay inside a string with room for so many more characters; None: for any number."""
@@ -57,19 +63,26 @@ class StringTokens:
 
     def closing(self, fits: np.ndarray) -> Closing:
         """The tokens with a quote before one of the ``rests`` that fit (bool, in their order)."""
-        chosen = fits[self._rests]
-        return Closing(self._closers[chosen], self._lengths[chosen], len(self._inside[0]))
+        key = fits.tobytes()
+        if (known := self._closing.get(key)) is None:
+            if len(self._closing) >= MAX_CLOSING:
+                self._closing.clear()
+            chosen = fits[self._rests]
+            known = self._closing[key] = Closing(self._closers[chosen], self._lengths[chosen], self.inside(None))
+        return known
 
 
 class Closing:
     """Tokens that close a string, by how many characters they have before the quote."""
 
-    def __init__(self, tokens: np.ndarray, lengths: np.ndarray, num_words: int) -> None:
+    def __init__(self, tokens: np.ndarray, lengths: np.ndarray, inside: np.ndarray) -> None:
         self._words, self._bits = tokens >> 5, _bits(tokens)
         self._lengths = lengths
         self._longest = int(lengths.max(initial=0))
-        self._all = np.zeros(num_words, dtype=np.int32)
+        self._all = np.zeros(len(inside), dtype=np.int32)
         np.bitwise_or.at(self._all.view(np.uint32), self._words, self._bits)
+        self.allowed = self._all | inside
+        """The packed mask of these, and of all tokens that stay inside a string."""
 
     def write(self, row: np.ndarray, inside: np.ndarray, need: int, room: int | None) -> None:
         """Write a packed mask: the tokens inside, and those that close behind at least ``need`` and at most ``room`` characters."""

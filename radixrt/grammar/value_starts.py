@@ -14,9 +14,11 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from radixrt.grammar.forced_masks import allow
+from radixrt.grammar.fsm.tables import DEAD
 from radixrt.grammar.outline import Outline, Place
 from radixrt.grammar.string_bounds import Bounds
 from radixrt.grammar.string_masks import read_characters
+from radixrt.grammar.string_patterns import Body
 from radixrt.grammar.vocabulary import Vocabulary
 
 MAX_STARTS = 256
@@ -114,6 +116,8 @@ class ValueStarts:
         """The same for text whose last byte opens a string, before the first of its characters."""
         if (bounds := outline.bounds(start)) is not None:
             return self._starts(text, vocabulary).free(bounds)
+        if (body := outline.body(start)) is not None:
+            return self._starts(text, vocabulary).under(body)
         if (texts := outline.texts(start)) is not None:
             return Reaching(None, [], self._starts(text, vocabulary).among(texts))
         return None
@@ -147,6 +151,7 @@ class StringStarts:
         for one in self._begun:
             self._by_first.setdefault(one.text[0], []).append(one)
         self._free: dict[tuple[int, int], Reaching] = {}
+        self._under: WeakKeyDictionary[Body, Reaching] = WeakKeyDictionary()
 
     def free(self, bounds: Bounds) -> Reaching:
         """Those that may come where nothing but its length is asked of the string."""
@@ -154,11 +159,22 @@ class StringStarts:
         most = self._longest if bounds.most is None else min(bounds.most, self._longest)
         if (fewest, most) not in self._free:
             fits = [one for one in self._begun if one.length <= most and (one.rest is None or one.length >= fewest)]
-            surely = np.zeros(self._num_words, dtype=np.int32)
-            allow(surely, [one.token for one in fits if not one.rest])
-            perhaps = [one.token for one in fits if one.rest and _BEHIND_VALUE.match(one.rest)]
-            self._free[fewest, most] = Reaching(surely, [], perhaps)
+            self._free[fewest, most] = self._fitting(fits)
         return self._free[fewest, most]
+
+    def under(self, body: Body) -> Reaching:
+        """Those that may come where the automaton of the string is known."""
+        found = self._under.get(body)
+        if found is None:
+            found = self._fitting([one for one in self._begun if body.tables.walk(0, one.text) != DEAD])
+            self._under[body] = found
+        return found
+
+    def _fitting(self, fits: list[Begun]) -> Reaching:
+        """Tokens that fit as far as the string goes."""
+        surely = np.zeros(self._num_words, dtype=np.int32)
+        allow(surely, [one.token for one in fits if not one.rest])
+        return Reaching(surely, [], [one.token for one in fits if one.rest and _BEHIND_VALUE.match(one.rest)])
 
     def among(self, texts: list[bytes]) -> list[int]:
         """Those that agree with one of the texts that the string may have."""

@@ -8,25 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from grammar_walk import allowed
+from grammar_walk import allowed, pieces
 
 from radixrt.grammar.llguidance_engine import compile
 from radixrt.grammar.string_bounds import Bounds, Values
-from radixrt.grammar.vocabulary import Vocabulary
 from radixrt.types import GrammarOptions, GrammarSpec
 
 LETTERS = [  # what strings are made of, what closes them, and what may not be in them
     "a", "bc", "é", "🙂", "\\n", '\\"', "\\\\", "\\u", "\\", "\x7f", "\t", " ", "l", '"', '",', '"}', '"]', '": ', '"",', ', "', "}",
 ]
-
-
-def vocabulary(seed: int) -> Vocabulary:
-    """Every byte, pieces put together at random, and parts of characters."""
-    rng = random.Random(seed)
-    pieces = {"".join(rng.choices(LETTERS, k=rng.randrange(1, 6))).encode() for _ in range(600)}
-    pieces |= {piece[rng.randrange(2) :][: rng.randrange(1, 6)] for piece in list(pieces)}
-    texts = sorted({*(bytes((byte,)) for byte in range(256)), *pieces} - {b""})
-    return Vocabulary([*texts, None], (len(texts),), lambda text: list(text.encode()))
 
 
 def obj(**properties: Any) -> dict[str, Any]:
@@ -51,7 +41,7 @@ SCHEMAS: list[Any] = [
 
 @pytest.mark.parametrize("seed", range(2))
 def test_a_composed_mask_is_the_one_the_engine_makes(seed: int) -> None:
-    words, composed = vocabulary(seed), 0
+    words, composed = pieces(LETTERS, seed), 0
     rng = random.Random(seed)
     closers = [token for token, spelled in enumerate(words.token_bytes) if spelled and b'"' in spelled]
     for schema in SCHEMAS:

@@ -34,13 +34,25 @@ _DOMAIN = f"{_label(32)}(?:\\.{_label(32)}){{0,4}}"
 _ATOM = "[a-zA-Z0-9!#$%&'*+/=?^_`{|}~-]"
 _LOCAL = f"{_ATOM}(?:\\.?{_ATOM}){{0,31}}"
 _OCTET = "(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
+_IPV4 = f"{_OCTET}(?:\\.{_OCTET}){{3}}"
+
+
+def _units(letters: str) -> str:
+    """Counts of units of time, some in a row, the largest first."""
+    return "|".join("[0-9]+" + "(?:[0-9]+".join(letters[at:]) + ")?" * (len(letters) - at - 1) for at in range(len(letters)))
+
+
+_SPAN = f"T(?:{_units('HMS')})"
 
 FORMATS: dict[str, dict[str, Any]] = {
     "date": {"pattern": f"^{_DATE}$"},
     "time": {"pattern": f"^{_TIME}$"},
     "date-time": {"pattern": f"^{_DATE}[tT]{_TIME}$"},
-    "email": {"pattern": f"^{_LOCAL}@(?:{_DOMAIN}|\\[{_OCTET}(?:\\.{_OCTET}){{3}}\\])$"},
+    "email": {"pattern": f"^{_LOCAL}@(?:{_DOMAIN}|\\[{_IPV4}\\])$"},
     "hostname": {"pattern": f"^{_HOST}$", "maxLength": 253},
-    **{name: {"format": name} for name in ("duration", "ipv4", "ipv6", "uuid", "uri")},
+    "ipv4": {"pattern": f"^{_IPV4}$"},
+    "uuid": {"pattern": "^[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}$"},
+    "duration": {"pattern": f"^P(?:(?:{_units('YMD')})(?:{_SPAN})?|{_SPAN}|[0-9]+W)$"},
+    **{name: {"format": name} for name in ("ipv6", "uri")},
 }
 """Formats by name, each as keywords that the engine enforces; others are annotations, as the standard has it."""

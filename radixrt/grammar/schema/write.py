@@ -259,7 +259,7 @@ def _write_string(shape: Shape, out: dict[str, Any]) -> None:
     if shape.max_length is not None:
         out["maxLength"] = shape.max_length
     parts: list[dict[str, Any]] = [{"pattern": engine_pattern(pattern, pointer)} for pattern, pointer in shape.patterns]
-    parts += [FORMATS[name] for name in shape.formats]
+    parts += [{key: engine_pattern(said) if key == "pattern" else said for key, said in FORMATS[name].items()} for name in shape.formats]
     if len(parts) > 1:
         out["allOf"] = parts
     elif parts:

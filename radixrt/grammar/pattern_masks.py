@@ -1,0 +1,72 @@
+"""Masks inside a JSON string under a pattern, looked up by the state of the pattern's automaton.
+
+A state's table is made when somebody first comes to it, and is all grammars' of a vocabulary whose strings are of that kind: only
+what may follow the string is a grammar's own.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from threading import Lock
+from typing import NamedTuple
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from radixrt.grammar.fsm.closing import native_automaton
+from radixrt.grammar.string_masks import StringTokens, string_tokens
+from radixrt.grammar.string_patterns import Body
+from radixrt.grammar.vocabulary import Vocabulary
+from radixrt_kernels.ops import ByteAutomaton
+
+MAX_BYTES = 16 << 20
+"""How much the tables of all kinds of strings of a vocabulary may take."""
+
+
+class StateMask(NamedTuple):
+    """The tokens that a string may go on with: a packed mask, of those that close it all that do so in the right place, whatever
+    they have behind the quote.  ``closes``: whether there are any."""
+
+    mask: np.ndarray
+    closes: bool
+
+
+class PatternMasks:
+    """The tables of a vocabulary; safe to use from several threads.  It must not keep the vocabulary alive."""
+
+    def __init__(self, vocabulary: Vocabulary, strings: StringTokens) -> None:
+        self._inside = strings.inside(None)
+        self._known: OrderedDict[tuple[Body, int], StateMask] = OrderedDict()
+        self._automata: WeakKeyDictionary[Body, ByteAutomaton] = WeakKeyDictionary()
+        self._most = max(MAX_BYTES // max(4 * vocabulary.num_words, 1), 1)
+        self._lock = Lock()
+
+    def of(self, body: Body, state: int, vocabulary: Vocabulary) -> StateMask:
+        """Return the table of a state; its mask is not to be written to, and ``closes`` says nothing inside a character."""
+        with self._lock:
+            if (known := self._known.get((body, state))) is not None:
+                self._known.move_to_end((body, state))
+                return known
+            automaton = self._automata.get(body)
+            if automaton is None:
+                automaton = self._automata[body] = native_automaton(body.tables, bytes([1]) * body.tables.num_states)
+        row = np.zeros(vocabulary.num_words, dtype=np.int32)
+        vocabulary.trie.fill_mask(automaton, state, row)
+        row.setflags(write=False)
+        made = StateMask(row, bool(np.any(row & ~self._inside)))
+        with self._lock:
+            self._known[body, state] = made
+            if len(self._known) > self._most:
+                self._known.popitem(last=False)
+        return made
+
+
+def pattern_masks(vocabulary: Vocabulary, escapes: str) -> PatternMasks:
+    """Return the tables of a vocabulary, filled while they are used."""
+    known = _known.get(vocabulary)
+    if known is None:
+        known = _known.setdefault(vocabulary, PatternMasks(vocabulary, string_tokens(vocabulary, escapes)))
+    return known
+
+
+_known: WeakKeyDictionary[Vocabulary, PatternMasks] = WeakKeyDictionary()

@@ -1,0 +1,142 @@
+"""Strings under a pattern as automata over the bytes that JSON spells them with, up to the quote that closes them.
+
+A pattern is read as the engine of schemas reads it: it matches anywhere unless it says where, and each character has one spelling,
+or none where that would take ``\\u``.  What cannot be read so surely, or takes too much work, has no automaton.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+from radixrt.errors import GrammarError
+from radixrt.grammar.fsm.code_points import Ranges, complement, intersection, union
+from radixrt.grammar.fsm.determinize import CharacterAutomaton, determinize, minimize, trim
+from radixrt.grammar.fsm.limits import Budget
+from radixrt.grammar.fsm.nfa import build_positions
+from radixrt.grammar.fsm.syntax import parse
+from radixrt.grammar.fsm.tables import Edges, Tables
+from radixrt.grammar.fsm.utf8 import to_bytes
+from radixrt.grammar.schema.patterns import WITHOUT_UNSPELLED
+
+MAX_WORK = 20_000
+"""Steps of subset construction for one pattern: some 10 ms."""
+MAX_MOVES = 10_000
+"""Moves of an automaton that counts characters besides."""
+MAX_BODIES = 512
+_ANYTHING = r"[\s\S]*"
+_TOKEN = re.compile(r"\\u\{([0-9a-f]+)\}|\\.|\[\^?|.", re.DOTALL)
+_ESCAPES = {8: "b", 9: "t", 10: "n", 12: "f", 13: "r", ord('"'): '"', ord("\\"): "\\"}
+_ESCAPED: Ranges = union((code, code) for code in _ESCAPES)
+_PLAIN: Ranges = complement(((0, 0x1F), *((code, code) for code in sorted(_ESCAPES) if code > 0x1F), (0x7F, 0x7F)))
+"""Characters that are spelled as they are."""
+_SPELLED = union((*_ESCAPED, *_PLAIN))
+
+
+class Body:
+    """What may be inside one kind of string: ``tables`` that accept behind the quote that closes it, and then whatever follows.
+
+    State 0 is behind the opening quote.
+    """
+
+    def __init__(self, tables: Tables) -> None:
+        self.tables = tables
+
+
+@lru_cache(maxsize=MAX_BODIES)
+def string_body(pattern: str, fewest: int = 0, most: int | None = None) -> Body | None:
+    """Return the automaton of strings with a pattern, in the engine's dialect, and so many characters; None where it is not known."""
+    text = _whole(pattern)
+    if text is None:
+        return None
+    try:
+        automaton = minimize(trim(_spelled(determinize(build_positions(parse(text), MAX_WORK), MAX_WORK))))
+        if fewest or most is not None:
+            automaton = minimize(trim(_counted(automaton, fewest, most)))
+        return Body(_quoted(automaton))
+    except GrammarError:
+        return None
+
+
+def _whole(pattern: str) -> str | None:
+    """A pattern that matches anywhere, as one of ``re`` that matches a whole text; None where anchors or sets are too clever."""
+    branches: list[list[str]] = [[]]
+    depth, is_class = 0, False
+    for match in _TOKEN.finditer(pattern.replace(WITHOUT_UNSPELLED, "")):
+        token = match.group() if match[1] is None else f"\\U{int(match[1], 16):08x}"
+        if is_class:
+            if token[0] in "[&~" or token == branches[-1][-1] == "-":
+                return None
+            is_class = token != "]"
+        elif token == "|" and depth == 0:
+            branches.append([])
+            continue
+        else:
+            is_class = token[0] == "["
+            depth += {"(": 1, ")": -1}.get(token, 0)
+        branches[-1].append(token)
+    wholes = [_matching_whole(branch) for branch in branches]
+    return None if None in wholes else "|".join(filter(None, wholes))
+
+
+def _matching_whole(branch: list[str]) -> str | None:
+    """The same for one alternative, given as tokens."""
+    starts, ends = branch[:1] == ["^"], branch[-1:] == ["$"]
+    inside = branch[starts : len(branch) - ends]
+    if "^" in inside or "$" in inside:
+        return None
+    return f"(?:{'' if starts else _ANYTHING}(?:{''.join(inside)}){'' if ends else _ANYTHING})"
+
+
+def _spelled(automaton: CharacterAutomaton) -> CharacterAutomaton:
+    """Take the characters away that have no spelling."""
+    classes = [intersection(ranges, _SPELLED) for ranges in automaton.classes]
+    moves = [{symbol: target for symbol, target in row.items() if classes[symbol]} for row in automaton.moves]
+    return CharacterAutomaton(classes, moves, automaton.accepting)
+
+
+def _counted(automaton: CharacterAutomaton, fewest: int, most: int | None) -> CharacterAutomaton:
+    """The texts of an automaton that have so many characters."""
+    budget = Budget(MAX_MOVES, "its characters have to be counted")
+    enough = fewest if most is None else most
+    numbers = {(0, 0): 0}
+    moves: list[dict[int, int]] = []
+    accepting: list[bool] = []
+    for state, length in (queue := [(0, 0)]):
+        row: dict[int, int] = {}
+        if most is None or length < most:
+            budget.spend(len(automaton.moves[state]))
+            for symbol, target in automaton.moves[state].items():
+                after = target, min(length + 1, enough)
+                if after not in numbers:
+                    numbers[after] = len(numbers)
+                    queue.append(after)
+                row[symbol] = numbers[after]
+        moves.append(row)
+        accepting.append(automaton.accepting[state] and length >= fewest)
+    return CharacterAutomaton(automaton.classes, moves, accepting)
+
+
+def _quoted(automaton: CharacterAutomaton) -> Tables:
+    """The automaton over bytes, closed by a quote."""
+    escapes = [[ord(letter) for code, letter in _ESCAPES.items() if _holds(ranges, code)] for ranges in automaton.classes]
+    plain = CharacterAutomaton([intersection(ranges, _PLAIN) for ranges in automaton.classes], automaton.moves, automaton.accepting)
+    states: list[Edges] = to_bytes(plain)
+    behind = len(states)
+    states.append(((0, 0xFF, behind),))
+    known: dict[Edges, int] = {}
+    for state, row in enumerate(automaton.moves):
+        edges = [*states[state]]
+        if escaped := tuple(sorted((letter, letter, target) for symbol, target in row.items() for letter in escapes[symbol])):
+            if escaped not in known:
+                known[escaped] = len(states)
+                states.append(escaped)
+            edges.append((ord("\\"), ord("\\"), known[escaped]))
+        if automaton.accepting[state]:
+            edges.append((ord('"'), ord('"'), behind))
+        states[state] = tuple(sorted(edges))
+    return Tables.build(states, [state == behind for state in range(len(states))])
+
+
+def _holds(ranges: Ranges, code: int) -> bool:
+    return any(low <= code <= high for low, high in ranges)
