@@ -26,6 +26,8 @@ from radixrt.grammar.schema.formats import FORMATS
 from radixrt.grammar.shared_masks import SharedMasks
 from radixrt.grammar.string_masks import Closing, StringTokens, string_tokens
 from radixrt.grammar.string_patterns import Body
+from radixrt.grammar.structure import Structure
+from radixrt.grammar.structure_masks import StructureMasks
 from radixrt.grammar.tool_calls import ToolCalls, ToolText
 from radixrt.grammar.value_starts import value_starts
 from radixrt.grammar.vocabulary import Vocabulary, whole_characters
@@ -67,23 +69,26 @@ class LLGuidanceGrammar:
     def __init__(self, matcher: LLMatcher, vocabulary: Vocabulary, text: str, shortest: int | None = None) -> None:
         self._matcher = matcher
         self._vocabulary = vocabulary
-        self._masks = SharedMasks(Outline(msgspec.json.decode(text[len(JSON) :]) if text.startswith(JSON) else None), vocabulary)
+        outline = Outline(msgspec.json.decode(text[len(JSON) :]) if text.startswith(JSON) else None)
+        self._masks = SharedMasks(outline, vocabulary)
+        self._structure = StructureMasks(Structure(outline, outline.schema, ESCAPES), value_starts(vocabulary, ESCAPES), vocabulary)
         self.text = text
         self.memory_bytes = 160 * 1024 + 32 * len(text)
         self.min_tokens = min_tokens(self.new_state(), vocabulary) if shortest is None else shortest
         self._masks.know(self.min_tokens)
 
     def new_state(self) -> LLGuidanceState:
-        return LLGuidanceState(self._matcher.deep_copy(), self._vocabulary, self._masks)
+        return LLGuidanceState(self._matcher.deep_copy(), self._vocabulary, self._masks, self._structure)
 
 
 class LLGuidanceState(MatcherState[LLMatcher]):
     """End tokens never reach the matcher, whose own idea of an end is one token."""
 
-    __slots__ = ("_failed",)
+    __slots__ = ("_failed", "_structure")
 
-    def __init__(self, matcher: LLMatcher, vocabulary: Vocabulary, masks: SharedMasks) -> None:
+    def __init__(self, matcher: LLMatcher, vocabulary: Vocabulary, masks: SharedMasks, structure: StructureMasks) -> None:
         super().__init__(matcher, vocabulary, masks)
+        self._structure = structure
         self._failed = False  # as far as it was noticed; to ask the matcher costs as much as half a mask where its memory is cold
 
     def is_finished(self) -> bool:
@@ -95,15 +100,20 @@ class LLGuidanceState(MatcherState[LLMatcher]):
         return self._ended or self._matcher.is_accepting()
 
     def fork(self) -> LLGuidanceState:
-        other = LLGuidanceState(self._matcher.deep_copy(), self._vocabulary, self._masks)
+        other = LLGuidanceState(self._matcher.deep_copy(), self._vocabulary, self._masks, self._structure)
         other._failed = self._failed
         self._copy_to(other)
         return other
 
     def forced_bytes(self, limit: int) -> bytes:
-        if not self._forced and not self.is_accepting() and not self._matcher.is_stopped():
-            self._forced = self._matcher.compute_ff_bytes()
-            self._has_failed()
+        if not self._forced:
+            place = self._place()
+            known = None if place is None or self._ended or self._failed else self._structure.forced(place)
+            if known is not None:
+                self._forced = known
+            elif not self.is_accepting() and not self._matcher.is_stopped():
+                self._forced = self._matcher.compute_ff_bytes()
+                self._has_failed()
         return whole_characters(self._forced, limit)
 
     def _consume(self, token: int) -> bool:
@@ -164,11 +174,17 @@ class LLGuidanceState(MatcherState[LLMatcher]):
         if self._masks.outline.is_whole(place):
             row[:] = self._vocabulary.end_mask
             return True
-        bounds, body = self._masks.outline.bounds(place), self._masks.outline.body(place)
-        if place is not None and body is not None:
-            return self._compose_in_pattern(place, body, row)
-        if place is None or bounds is None:
+        if place is None:
             return False
+        if self._forced and not self._vocabulary.trie.fill_starts(self._forced, row):
+            return True  # the matcher need not even be where the text is
+        bounds, body = self._masks.outline.bounds(place), self._masks.outline.body(place)
+        if body is not None:
+            return self._compose_in_pattern(place, body, row)
+        if bounds is None:
+            forced = self._structure.write(place, row)
+            self._forced = forced or self._forced
+            return forced is not None
         strings = string_tokens(self._vocabulary, ESCAPES)
         need, room = max(0, bounds.fewest - place.length), None if bounds.most is None else bounds.most - place.length
         if need > strings.longest_closer:

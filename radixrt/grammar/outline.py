@@ -65,38 +65,39 @@ class Outline:
         self.forgets = schema is not None and all(map(_forgets, nodes))
         """Whether complete values are left out."""
         self._longest = max((int(node[key]) for node in nodes for key in _LENGTHS & node.keys()), default=-1) + 1
-        literals = {text for node in nodes for value in _values(node) if isinstance(value, str) and (text := _literal(value))}
+        literals = {text for node in nodes for value in _values(node) if isinstance(value, str) and (text := literal(value))}
         self._prefixes = {text[:end] for text in literals for end in range(len(text) + 1)} if self.forgets else set()
-        self._is_listed = all(_literal(value) is not None for node in nodes for value in _values(node) if isinstance(value, str))
+        self._is_listed = all(literal(value) is not None for node in nodes for value in _values(node) if isinstance(value, str))
         spelled = [node for node in nodes if _SPELLING & node.keys()]
         self._has_spelling = bool(spelled)
         if self.forgets:
             for node in spelled:
                 body_of(node)  # made here, by whoever compiles, and not in a step
-        self._values = Values(schema)
+        self.schema = schema
+        self.values = Values(schema)
         self._texts: dict[tuple[str, ...], list[bytes] | None] = {}
 
     def bounds(self, place: Place | None) -> Bounds | None:
         """How long the string open at a place may be, between two of its characters; None where more than its length matters."""
         if place is None or place.kind != "s" or place.partial or not self.forgets:
             return None
-        return self._values.asked(place.text, place.open_at).bounds
+        return self.values.asked(place.text, place.open_at).bounds
 
     def body(self, place: Place | None) -> Body | None:
         """The automaton of the string open at a place, which is in its ``state``; None where more matters, or less."""
         if place is None or place.kind != "s" or not self.forgets:
             return None
-        return self._values.asked(place.text, place.open_at).body
+        return self.values.asked(place.text, place.open_at).body
 
     def texts(self, place: Place | None) -> list[bytes] | None:
         """What the string open at a place may be, as JSON spells it, where its values are listed; None where that is not known."""
         if place is None or place.kind != "s" or not self.forgets:
             return None
-        texts = self._values.asked(place.text, place.open_at).texts
+        texts = self.values.asked(place.text, place.open_at).texts
         if texts is None:
             return None
         if texts not in self._texts:
-            spelled = [_literal(text) for text in texts]
+            spelled = [literal(text) for text in texts]
             known = [text for text in spelled if text is not None]
             self._texts[texts] = known if len(known) == len(spelled) else None
         return self._texts[texts]
@@ -114,7 +115,7 @@ class Outline:
         if place is None or place.kind or not self.forgets:
             return None
         text = place.text.rstrip(_SPACE)
-        found = self._values.asked(text, place.open_at) if text.endswith(b":") else None
+        found = self.values.asked(text, place.open_at) if text.endswith(b":") else None
         return None if found is None or found.kinds is None else found
 
     def start(self) -> Place:
@@ -150,7 +151,7 @@ class Outline:
         """The bytes of an open string while they may tell what follows."""
         if spelled in self._prefixes or not self._is_listed:
             return spelled
-        return spelled if self._has_spelling and self._values.asked(place.text, place.open_at).is_spelled else None
+        return spelled if self._has_spelling and self.values.asked(place.text, place.open_at).is_spelled else None
 
     def _step(self, place: Place, byte: int) -> Place:
         if byte in _SPACE and place.kind not in ("s", "k"):
@@ -166,7 +167,7 @@ class Outline:
                     return self._behind_key(place.text[: place.value_at], place.text[place.value_at :] + char, place.open_at)
                 return place._replace(text=place.text + char, partial=char if char == b"\\" else b"")
             case "v" if byte in b",]}" or byte in _SPACE:
-                place = self._behind_value(place.text[: place.value_at], place.open_at)
+                place = self.behind_value(place.text[: place.value_at], place.open_at)
             case "v":
                 return self._in_value(place, char)
         if byte == _BLANK:
@@ -175,23 +176,23 @@ class Outline:
         if char == b'"':
             if open_at and text[open_at[-1]] == ord("{") and text[-1:] in (b"{", b","):
                 return Place(text + char, open_at, "k", len(text))
-            return Place(text, open_at, "s", spelled=None if self._values.asked(text, open_at).body else b"")
+            return Place(text, open_at, "s", spelled=None if self.values.asked(text, open_at).body else b"")
         if char in (b"{", b"["):
             return Place(text + char, (*open_at, len(text)))
         if char in (b"}", b"]") and open_at:
-            return self._behind_value(text[: open_at[-1]], open_at[:-1])
+            return self.behind_value(text[: open_at[-1]], open_at[:-1])
         if byte in b",:]}":
             return Place(text + char, open_at)
         return Place(text + char, open_at, "v", len(text))
 
     def _behind_key(self, before: bytes, key: bytes, open_at: tuple[int, ...]) -> Place:
-        return Place(before + (key if self._values.is_named(before, open_at, key) else OTHER_KEY), open_at)
+        return Place(before + (key if self.values.is_named(before, open_at, key) else OTHER_KEY), open_at)
 
-    def _behind_value(self, before: bytes, open_at: tuple[int, ...]) -> Place:
-        """The place where the value behind a text is complete."""
+    def behind_value(self, before: bytes, open_at: tuple[int, ...]) -> Place:
+        """Return the place where the value that begins behind a text is complete."""
         if before.endswith(_OTHER_MEMBERS):
             before = before[: -len(_OTHER_MEMBERS)] + _OTHER_MEMBER
-        elif open_at and before.endswith(_ITEMS) and open_at[-1] == len(before) - len(_ITEMS) and self._values.repeats(before, open_at):
+        elif open_at and before.endswith(_ITEMS) and open_at[-1] == len(before) - len(_ITEMS) and self.values.repeats(before, open_at):
             before = before[: -len(_ITEMS)] + b"["
         return Place(before + DONE, open_at)
 
@@ -201,7 +202,7 @@ class Outline:
         before, value = place.text[: place.value_at], place.text[place.value_at :] + char
         number = _NUMBER.fullmatch(value)
         if number is not None:
-            digits = self._values.asked(before, place.open_at).digits
+            digits = self.values.asked(before, place.open_at).digits
             if digits is not None:
                 sign, whole, fraction, power, exponent = number.groups(b"")
                 if whole != b"0" and len(whole) > digits:
@@ -214,7 +215,7 @@ class Outline:
     def _in_string(self, place: Place, byte: int) -> Place:
         char = bytes((byte,))
         if char == b'"' and place.partial != b"\\":
-            return self._behind_value(place.text, place.open_at)
+            return self.behind_value(place.text, place.open_at)
         partial = place.partial + char
         spelled = None if place.spelled is None else self._may_matter(place, place.spelled + char)
         first = partial[0]
@@ -268,7 +269,7 @@ def _values(node: dict[str, Any]) -> list[Any]:
     return [*node.get("enum", ()), *([node["const"]] if "const" in node else ())]
 
 
-def _literal(value: str) -> bytes | None:
+def literal(value: str) -> bytes | None:
     """The one spelling of a text in JSON without ``\\u``; None where it has none, or may have another."""
     text = json.dumps(value, ensure_ascii=False)[1:-1]
     return None if "\\u" in text or "\x7f" in text or (not value.isascii() and not _encodes(value)) else text.encode()

@@ -77,8 +77,7 @@ class Values:
         if found is None:
             if len(self._asked) >= MAX_PLACES:
                 self._asked.clear()
-            node = self._node(text, open_at)
-            leaves = None if node is None else _leaves(self._schema, node)
+            leaves = self.leaves(text, open_at)
             simple = leaves[0].get("type") if leaves is not None and len(leaves) == 1 else None
             if leaves is None:
                 found = _UNKNOWN
@@ -89,17 +88,22 @@ class Values:
             self._asked[text] = found
         return found
 
+    def leaves(self, text: bytes, open_at: Sequence[int]) -> list[dict[str, Any]] | None:
+        """Return the alternatives of the value that begins behind a text; None where they are not known."""
+        node = self._node(text, open_at)
+        return None if node is None else _leaves(self._schema, node)
+
     def _node(self, text: bytes, open_at: Sequence[int]) -> Any:
         """The schema of what comes next; None where it is not known."""
         if not open_at:
             return self._schema
-        leaf = self._container(text, open_at)
+        leaf = self.container(text, open_at)
         return None if leaf is None else _inside(leaf, text[open_at[-1] :])
 
     def is_named(self, text: bytes, open_at: Sequence[int], key: bytes) -> bool:
         """Whether it may matter which key it is that follows an outline's text, as JSON spells it: not where it is one that the schema
         of the open object does not name."""
-        leaf = self._container(text, open_at) if open_at else None
+        leaf = self.container(text, open_at) if open_at else None
         if leaf is None or "patternProperties" in leaf:
             return True
         name = _name(key)
@@ -107,11 +111,11 @@ class Values:
 
     def repeats(self, text: bytes, open_at: Sequence[int]) -> bool:
         """Whether the innermost open array may have any number of items, all of one schema, if it has one."""
-        leaf = self._container(text, open_at)
+        leaf = self.container(text, open_at)
         return leaf is not None and not {"prefixItems", "maxItems"} & leaf.keys() and leaf.get("minItems", 0) <= 1
 
-    def _container(self, text: bytes, open_at: Sequence[int]) -> dict[str, Any] | None:
-        """The schema of the innermost open container; None where it is not known."""
+    def container(self, text: bytes, open_at: Sequence[int]) -> dict[str, Any] | None:
+        """Return the schema of the innermost open container; None where it is not known."""
         begin = text[: open_at[-1] + 1]
         if begin not in self._containers:
             if len(self._containers) >= MAX_PLACES:

@@ -19,6 +19,7 @@ from radixrt.grammar.outline import Outline, Place
 from radixrt.grammar.string_bounds import Bounds
 from radixrt.grammar.string_masks import read_characters
 from radixrt.grammar.string_patterns import Body
+from radixrt.grammar.structure import Numbers
 from radixrt.grammar.vocabulary import Vocabulary
 
 MAX_STARTS = 256
@@ -53,6 +54,9 @@ _SURE = {
 }
 """Which of them may come where nothing is asked of the value but its type."""
 
+_NUMERIC = b"-0123456789.eE+"
+_NUMBER = re.compile(rb"([-0-9.eE+]+)(" + _BEHIND + rb".*)?$", re.DOTALL)
+
 
 class Reaching(NamedTuple):
     """Tokens that may come for sure, as a packed mask (None for none) and one by one, and those that only an engine knows of; no
@@ -80,6 +84,8 @@ class ValueStarts:
         self._num_words = vocabulary.num_words
         self._strings: dict[bytes, StringStarts] = {}
         self._values: dict[tuple[bytes, str], list[tuple[int, bytes]]] = {}
+        self._begun: dict[tuple[bytes, bool], list[tuple[int, bytes, bytes]]] = {}
+        self._numbers: dict[tuple[bytes, tuple[Numbers, ...], bytes], tuple[list[int], list[tuple[int, bytes]]]] = {}
 
     def reaching(self, outline: Outline, place: Place | None, forced: bytes, vocabulary: Vocabulary) -> Reaching | None:
         """Return the tokens that start with all of the text forced at a place and go on; None where the schema does not tell."""
@@ -91,7 +97,7 @@ class ValueStarts:
         if outline.is_whole(after):
             return Reaching(None, [], [])
         if outline.is_behind_value(after):
-            behind = [token for token, _ in self._of("behind", forced, vocabulary)]
+            behind = [token for token, _ in self.beginning("behind", forced, vocabulary)]
             return Reaching(None, [], behind) if len(behind) <= MAX_PERHAPS else None
         if after.kind == "s":
             return self._in_string(outline, after, forced, vocabulary) if forced.endswith(b'"') and not after.length else None
@@ -106,7 +112,7 @@ class ValueStarts:
                 return None
             mask, perhaps = within.mask, [*within.perhaps]
         for kind in sorted(asked.kinds):
-            tokens = self._of("positive" if kind == "number" and asked.is_positive else kind, forced, vocabulary)
+            tokens = self.beginning("positive" if kind == "number" and asked.is_positive else kind, forced, vocabulary)
             sure = _SURE.get(kind) if asked.is_free else None
             for token, begun in tokens:
                 (surely if sure is not None and sure.fullmatch(begun) else perhaps).append(token)
@@ -115,22 +121,23 @@ class ValueStarts:
     def _in_string(self, outline: Outline, start: Place, text: bytes, vocabulary: Vocabulary) -> Reaching | None:
         """The same for text whose last byte opens a string, before the first of its characters."""
         if (bounds := outline.bounds(start)) is not None:
-            return self._starts(text, vocabulary).free(bounds)
+            return self.strings(text, vocabulary).free(bounds)
         if (body := outline.body(start)) is not None:
-            return self._starts(text, vocabulary).under(body)
+            return self.strings(text, vocabulary).under(body)
         if (texts := outline.texts(start)) is not None:
-            return Reaching(None, [], self._starts(text, vocabulary).among(texts))
+            return Reaching(None, [], self.strings(text, vocabulary).among(texts))
         return None
 
-    def _starts(self, text: bytes, vocabulary: Vocabulary) -> StringStarts:
+    def strings(self, text: bytes, vocabulary: Vocabulary) -> StringStarts:
+        """Return the tokens that begin with a text whose last byte opens a string."""
         if text not in self._strings:
             if len(self._strings) >= MAX_STARTS:
                 self._strings.clear()
             self._strings[text] = StringStarts(_begun(vocabulary, text, self._escapes), self._num_words)
         return self._strings[text]
 
-    def _of(self, kind: str, text: bytes, vocabulary: Vocabulary) -> list[tuple[int, bytes]]:
-        """The tokens that begin with a text and then with what a value of a type may begin with, which is the second of each."""
+    def beginning(self, kind: str, text: bytes, vocabulary: Vocabulary) -> list[tuple[int, bytes]]:
+        """Return the tokens that begin with a text and then with what a value of a type may begin with, which is the second of each."""
         if (text, kind) not in self._values:
             if len(self._values) >= MAX_STARTS:
                 self._values.clear()
@@ -138,6 +145,38 @@ class ValueStarts:
             spelled = ((token, (vocabulary.bytes_of(token) or b"")[len(text) :]) for both in around for tokens in both for token in tokens)
             self._values[text, kind] = [(token, begun) for token, begun in spelled if begun and pattern.fullmatch(begun)]
         return self._values[text, kind]
+
+    def numbers(
+        self, before: bytes, numbers: tuple[Numbers, ...], spelled: bytes, vocabulary: Vocabulary
+    ) -> tuple[list[int], list[tuple[int, bytes]]]:
+        """Return the tokens that begin with all of a text and go on with a number of which some bytes are spelled, and those that end
+        it, with what they have behind it."""
+        key = before, numbers, spelled
+        if key not in self._numbers:
+            if len(self._numbers) >= MAX_STARTS:
+                self._numbers.clear()
+            going: list[int] = []
+            ending: list[tuple[int, bytes]] = []
+            for token, digits, behind in self._digits(before, vocabulary, is_begun=bool(spelled)):
+                if not behind:
+                    if any(of.begins(spelled + digits) for of in numbers):
+                        going.append(token)
+                elif any(of.is_whole(spelled + digits) for of in numbers):
+                    ending.append((token, behind))
+            self._numbers[key] = going, ending
+        return self._numbers[key]
+
+    def _digits(self, before: bytes, vocabulary: Vocabulary, *, is_begun: bool) -> list[tuple[int, bytes, bytes]]:
+        """The tokens that begin with a text and what numbers are made of, that, and what they have behind it."""
+        if (before, is_begun) not in self._begun:
+            if len(self._begun) >= MAX_STARTS:
+                self._begun.clear()
+            starts = _NUMERIC if is_begun else _NUMERIC[:11]
+            tokens = sorted({token for byte in starts for both in vocabulary.around(before + bytes((byte,))) for token in both})
+            spelled = ((token, (vocabulary.bytes_of(token) or b"")[len(before) :]) for token in tokens)
+            found = ((token, _NUMBER.match(text)) for token, text in spelled)
+            self._begun[before, is_begun] = [(token, match[1], match[2] or b"") for token, match in found if match is not None]
+        return self._begun[before, is_begun]
 
 
 class StringStarts:
@@ -152,6 +191,8 @@ class StringStarts:
             self._by_first.setdefault(one.text[0], []).append(one)
         self._free: dict[tuple[int, int], Reaching] = {}
         self._under: WeakKeyDictionary[Body, Reaching] = WeakKeyDictionary()
+        self.closers = [one.token for one in self._begun if one.rest is not None]
+        """Those that close it."""
 
     def free(self, bounds: Bounds) -> Reaching:
         """Those that may come where nothing but its length is asked of the string."""

@@ -1,0 +1,476 @@
+"""What may come next in JSON text, as a schema says it: the forced texts up to the next choice, and what a value may begin with there.
+
+It knows the order that llguidance gives members of objects (those listed, then those required, then any others), counts of items,
+and how the engine spells numbers.  Only for text whose white space is fixed.  What it cannot tell for sure it says nothing of.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from radixrt.grammar.outline import Outline, Place, literal
+from radixrt.grammar.string_bounds import DONE, KINDS, OTHER_KEY, Bounds
+from radixrt.grammar.string_masks import read_characters
+
+MAX_AHEAD = 1024
+"""For how many places of a grammar it is kept what comes next."""
+MAX_FORCED = 64
+"""How far it is looked for what must come."""
+LARGEST = 1 << 53
+"""The engine reads bounds of numbers as doubles, which tell whole numbers apart up to here."""
+_DIGITS = b"0123456789"
+_NUMERIC = _DIGITS + b"+-.eE"
+_BEGUN = re.compile(rb"-?((0|[1-9][0-9]*)(\.[0-9]*|(\.[0-9]+)?[eE][+-]?[0-9]*)?)?")
+_WHOLE = re.compile(rb"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
+_BEGUN_POSITIVE = re.compile(rb"((0|[1-9][0-9]*)(\.[0-9]*)?)?")
+_WHOLE_POSITIVE = re.compile(rb"(0|[1-9][0-9]*)(\.[0-9]+)?")
+_KEY = re.compile(rb'"(?:[^"\\]|\\.)*"')
+_BLANK = b" "
+_LIMITS = ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum")
+
+
+class Numbers(NamedTuple):
+    """How the engine spells the numbers of a schema: whole ones of a range (None: no end), those that are zero or more, without an
+    exponent, or any."""
+
+    kind: str
+    low: int | None = None
+    high: int | None = None
+
+    def begins(self, text: bytes) -> bool:
+        """Whether a number may begin so."""
+        match self.kind:
+            case "number":
+                return _BEGUN.fullmatch(text) is not None
+            case "positive":
+                return _BEGUN_POSITIVE.fullmatch(text) is not None
+        digits = text.removeprefix(b"-")
+        limits = self._magnitudes(is_negative=text.startswith(b"-")) if not digits or digits.isdigit() else None
+        if limits is None:
+            return not text
+        least, most = limits
+        if not digits:
+            return True
+        if digits.startswith(b"0"):
+            return digits == b"0" and least == 0
+        first = last = int(digits)
+        while most is None or first <= most:
+            if last >= least:
+                return True
+            first, last = first * 10, last * 10 + 9
+        return False
+
+    def is_whole(self, text: bytes) -> bool:
+        """Whether it is a number."""
+        match self.kind:
+            case "number":
+                return _WHOLE.fullmatch(text) is not None
+            case "positive":
+                return _WHOLE_POSITIVE.fullmatch(text) is not None
+        digits = text.removeprefix(b"-")
+        if not digits.isdigit() or (digits.startswith(b"0") and digits != b"0"):
+            return False
+        limits = self._magnitudes(is_negative=text.startswith(b"-"))
+        return limits is not None and limits[0] <= int(digits) and (limits[1] is None or int(digits) <= limits[1])
+
+    def _magnitudes(self, *, is_negative: bool) -> tuple[int, int | None] | None:
+        """The range of the digits behind a sign, or without one; None where there are none.  The engine has ``-0`` in ranges that have
+        both signs and both ends, or neither."""
+        low, high = self.low, self.high
+        if not is_negative:
+            return None if high is not None and high < 0 else (max(low or 0, 0), high)
+        if low is not None and low >= 0:
+            return None
+        most = None if low is None else -low
+        if high is not None and high < 0:
+            return -high, most
+        return (0 if (low is None) == (high is None) else 1), most
+
+
+class Ahead(NamedTuple):
+    """What may come next at a place.
+
+    ``texts``: bytes, each with the place that they lead to.  ``numbers``: whole ones or any that may begin, or go on behind
+    ``spelled``; ``string``: how long one may be that begins; ``behind``: the place behind either.  ``key``: whether the characters of
+    a key may follow that the schema does not name.  ``is_end``: whether the text may end.  ``unsure``: with which bytes something may
+    begin besides of which nothing is known.
+    """
+
+    texts: list[tuple[bytes, Place]] = []
+    numbers: tuple[Numbers, ...] = ()
+    spelled: bytes = b""
+    string: Bounds | None = None
+    behind: Place = Place()
+    is_key: bool = False
+    is_end: bool = False
+    unsure: bytes = b""
+
+
+class Structure:
+    """Tells what comes next in the texts of one schema.  ``escapes``: the characters that may follow a backslash in strings."""
+
+    def __init__(self, outline: Outline, schema: dict[str, Any] | bool | None, escapes: str) -> None:
+        self._outline = outline
+        self._schema = schema
+        self._escapes = escapes
+        spacing = schema.get("x-guidance", {}) if isinstance(schema, dict) else {}
+        self.is_known = outline.forgets and spacing.get("whitespace_flexible") is False
+        """Whether anything is known at all."""
+        self._comma = spacing.get("item_separator", ",").encode()
+        self._colon = spacing.get("key_separator", ":").encode()
+        self._values: dict[bytes, Ahead] = {}
+        self._between: dict[bytes, Ahead | None] = {}
+        self._names: dict[int, tuple[list[tuple[bytes, bool]], set[bytes]] | None] = {}
+        self._fits: dict[int, bool | None] = {}
+
+    def ahead(self, place: Place) -> Ahead | None:
+        """Return what may come next; None where it is not known."""
+        if not self.is_known:
+            return None
+        text, open_at = place.text, place.open_at
+        match place.kind:
+            case "k":
+                before, spelled = text[: place.value_at], text[place.value_at :]
+                if before.endswith(b","):
+                    before, spelled = before[:-1], self._comma + spelled
+                found = self._cut(before, open_at, spelled)
+                return None if found is None or (found.is_key and not _is_between_characters(place)) else found
+            case "v":
+                before, spelled = text[: place.value_at], text[place.value_at :]
+                value = self._value(before, open_at)
+                if spelled[0] in value.unsure:
+                    return None
+                texts = _after(value.texts, spelled)
+                if spelled[0] not in b"-" + _DIGITS:
+                    return Ahead(texts)
+                if any(numbers.is_whole(spelled) for numbers in value.numbers):
+                    texts.append((b"", value.behind))
+                return Ahead(texts, value.numbers, spelled, None, value.behind)
+            case "s":
+                listed = self._outline.texts(place)
+                if listed is None or place.spelled is None:
+                    return None
+                behind = self._behind(text, open_at)
+                return Ahead(_after([(one + b'"', behind) for one in listed], place.spelled))
+        known = text.rstrip(_BLANK)
+        blanks = text[len(known) :]
+        last = known[-1:]
+        if last == b",":
+            return self._cut(known[:-1], open_at, b"," + blanks)
+        if last == b":":
+            rest = self._colon[1 + len(blanks) :]
+            return Ahead([(rest, Place(known + self._colon[1:], open_at))]) if rest else self._value(known, open_at)
+        if blanks:
+            return None
+        if not open_at:
+            return self._value(text, open_at) if not text else Ahead(is_end=True)
+        if last in (b'"', OTHER_KEY):
+            return Ahead([(self._colon, Place(text + self._colon, open_at))])
+        return self._member(text, open_at)
+
+    def forced(self, ahead: Ahead) -> tuple[bytes, bool]:
+        """Return bytes that must come next, and whether no more are known to."""
+        found = b""
+        while len(found) < MAX_FORCED and not ahead.unsure:
+            if ahead.is_key or ahead.is_end or any(numbers.kind != "integer" for numbers in ahead.numbers):
+                return found, True
+            if ahead.numbers or (ahead.string is not None and ahead.string.most == 0):
+                return found, False
+            texts = [text for text, _ in ahead.texts]
+            if len(texts) != 1 or ahead.string is not None:
+                return found + _common(texts if ahead.string is None else [*texts, b'"']), True
+            found += texts[0]
+            following = self.ahead(ahead.texts[0][1])
+            if following is None:
+                break
+            ahead = following
+        return found, False
+
+    def goes(self, place: Place, rest: bytes) -> bool | None:
+        """Whether bytes may come at a place; None where it is not known."""
+        ahead = self.ahead(place)
+        if ahead is None or rest[0] in ahead.unsure:
+            return None
+        first, is_sure = rest[0], True
+        for text, then in ahead.texts:
+            if not text:
+                found = self.goes(then, rest)
+            elif text[0] != first:
+                continue
+            elif text.startswith(rest):
+                return True
+            else:
+                found = rest.startswith(text) and self.goes(then, rest[len(text) :])
+            if found:
+                return True
+            is_sure = is_sure and found is not None
+        found = False
+        if ahead.numbers and first in _NUMERIC:
+            found = self.number_goes(ahead, rest)
+        elif ahead.string is not None and first == ord('"'):
+            found = self.string_goes(ahead, rest[1:])
+        elif ahead.is_key:
+            found = self.key_goes(place, rest)
+        return found if found or is_sure else None
+
+    def number_goes(self, ahead: Ahead, rest: bytes) -> bool | None:
+        """Whether a number may begin with bytes, or go on with them."""
+        behind = rest.lstrip(_NUMERIC)
+        spelled = ahead.spelled + rest[: len(rest) - len(behind)]
+        if not behind:
+            return any(numbers.begins(spelled) for numbers in ahead.numbers)
+        return any(numbers.is_whole(spelled) for numbers in ahead.numbers) and self.goes(ahead.behind, behind)
+
+    def string_goes(self, ahead: Ahead, rest: bytes) -> bool | None:
+        """Whether bytes may follow the quote that opens a string."""
+        assert ahead.string is not None
+        fewest, most = ahead.string
+        match read_characters(rest, self._escapes):
+            case int() as length:
+                return most is None or length <= most
+            case (length, behind):
+                fits = fewest <= length and (most is None or length <= most)
+                return fits and (not behind or self.goes(ahead.behind, behind))
+        return False
+
+    def key_goes(self, place: Place, rest: bytes) -> bool | None:
+        """Whether a key that the schema does not name may go on with bytes, at a place in a key."""
+        match read_characters(rest, self._escapes):
+            case int():
+                return True
+            case (_, behind):
+                before = place.text[: place.value_at]
+                key = place.text[place.value_at :] + rest[: len(rest) - len(behind)]
+                named = self._named(before, place.open_at)
+                if named is None:
+                    return None
+                return key not in named[1] and (not behind or self.goes(Place(before + OTHER_KEY, place.open_at), behind))
+        return False
+
+    def _cut(self, before: bytes, open_at: tuple[int, ...], spelled: bytes) -> Ahead | None:
+        """What comes next behind bytes that follow a text which ends with a member, an item or what opens a container."""
+        found = self._member(before, open_at)
+        if found is None:
+            return None
+        texts = _after(found.texts, spelled)
+        for text, then in found.texts:
+            if spelled.startswith(text):
+                if then.kind == "k":
+                    return Ahead([(text, then) for text, then in texts if text], is_key=True)
+                return self._value(before + b",", open_at)
+        return Ahead(texts)
+
+    def _member(self, text: bytes, open_at: tuple[int, ...]) -> Ahead | None:
+        """What comes next in a container between its members or items."""
+        if text not in self._between:
+            if len(self._between) >= MAX_AHEAD:
+                self._between.clear()
+            of = self._next_key if text[open_at[-1]] == ord("{") else self._next_item
+            self._between[text] = of(text, open_at)
+        return self._between[text]
+
+    def _next_key(self, text: bytes, open_at: tuple[int, ...]) -> Ahead | None:
+        named = self._named(text, open_at)
+        leaf = self._outline.values.container(text, open_at)
+        if named is None or leaf is None:
+            return None
+        names, inner = named[0], text[open_at[-1] + 1 :]
+        start = text + b"," if inner else text
+        comma = self._comma if inner else b""
+        if inner.endswith(OTHER_KEY + b":" + DONE):
+            names = []
+        elif inner:
+            last = _KEY.findall(inner)[-1]
+            at = next((i for i, (name, _) in enumerate(names) if name == last), None)
+            if at is None:
+                return None
+            names = names[at + 1 :]
+        texts: list[tuple[bytes, Place]] = []
+        for name, is_required in names:
+            texts.append((comma + name + self._colon, Place(start + name + self._colon, open_at)))
+            if is_required:
+                return Ahead(texts)
+        if leaf.get("additionalProperties", True) is not False:
+            texts.append((comma + b'"', Place(start + b'"', open_at, "k", len(start))))
+        return Ahead([*texts, (b"}", self._behind(text[: open_at[-1]], open_at[:-1]))])
+
+    def _named(self, text: bytes, open_at: tuple[int, ...]) -> tuple[list[tuple[bytes, bool]], set[bytes]] | None:
+        """The keys that may come in the open object, in their order, each with whether it must, as JSON spells them, and all that are
+        no others; None where that is not known."""
+        leaf = self._outline.values.container(text, open_at)
+        if leaf is None:
+            return None
+        if id(leaf) not in self._names:
+            self._names[id(leaf)] = self._names_of(leaf)
+        return self._names[id(leaf)]
+
+    def _names_of(self, leaf: dict[str, Any]) -> tuple[list[tuple[bytes, bool]], set[bytes]] | None:
+        properties, required = leaf.get("properties", {}), leaf.get("required", ())
+        other = leaf.get("additionalProperties", True)
+        if "patternProperties" in leaf or self._may_be(other) is None:
+            return None
+        names: list[tuple[bytes, bool]] = []
+        taken: set[bytes] = set()
+        for name in (*properties, *(name for name in required if name not in properties)):
+            spelled = literal(name)
+            may_be = name in required or self._may_be(properties[name])
+            if spelled is None or may_be is None:
+                return None
+            taken.add(b'"' + spelled + b'"')
+            if may_be:
+                names.append((b'"' + spelled + b'"', name in required))
+        return names, taken
+
+    def _next_item(self, text: bytes, open_at: tuple[int, ...]) -> Ahead | None:
+        leaf = self._outline.values.container(text, open_at)
+        if leaf is None:
+            return None
+        prefix, other = leaf.get("prefixItems", ()), leaf.get("items", True)
+        if not all(map(self._may_be, prefix)) or self._may_be(other) is None:
+            return None
+        count = text.count(DONE, open_at[-1])
+        most = leaf.get("maxItems")
+        may_go_on = (most is None or count < most) and (count < len(prefix) or other is not False)
+        closing = [(b"]", self._behind(text[: open_at[-1]], open_at[:-1]))] if count >= leaf.get("minItems", 0) else []
+        if count:
+            return Ahead([*([(self._comma, Place(text + self._comma, open_at))] if may_go_on else ()), *closing])
+        if not may_go_on:
+            return Ahead(closing)
+        value = self._value(text, open_at)
+        return value._replace(texts=[*value.texts, *closing])
+
+    def _value(self, text: bytes, open_at: tuple[int, ...]) -> Ahead:
+        """What a value begins with behind a text without blanks at its end."""
+        if text not in self._values:
+            if len(self._values) >= MAX_AHEAD:
+                self._values.clear()
+            self._values[text] = self._value_of(text, open_at)
+        return self._values[text]
+
+    def _value_of(self, text: bytes, open_at: tuple[int, ...]) -> Ahead:
+        leaves = self._outline.values.leaves(text, open_at)
+        behind = self._behind(text, open_at)
+        if leaves is None:
+            return Ahead(behind=behind, unsure=b'"{[tfn-' + _DIGITS)
+        texts: dict[bytes, Place] = {}
+        numbers: list[Numbers] = []
+        strings: list[dict[str, Any]] = []
+        unsure = b""
+        for leaf in leaves:
+            if "enum" in leaf or "const" in leaf:
+                listed = [*leaf.get("enum", ()), *([leaf["const"]] if "const" in leaf else ())]
+                spellings = [_spelling(value) for value in listed]
+                if "type" in leaf or None in spellings:
+                    unsure += b'"tfn-' + _DIGITS
+                texts |= {spelled: behind for spelled in spellings if spelled is not None}
+                strings += [leaf] if any(isinstance(value, str) for value in listed) else []
+                continue
+            types = leaf.get("type", KINDS)
+            for kind in (types,) if isinstance(types, str) else types:
+                match kind:
+                    case "string":
+                        strings.append(leaf)
+                    case "boolean":
+                        texts |= {b"true": behind, b"false": behind}
+                    case "null":
+                        texts[b"null"] = behind
+                    case "object":
+                        texts[b"{"] = Place(text + b"{", (*open_at, len(text)))
+                    case "array":
+                        texts[b"["] = Place(text + b"[", (*open_at, len(text)))
+                    case _:
+                        found = _numbers(kind, leaf)
+                        unsure += b"-" + _DIGITS if found is None else b""
+                        numbers += [] if found is None else [found]
+        string = None
+        free = [leaf for leaf in strings if "enum" not in leaf and "const" not in leaf]
+        if len(free) == len(strings) == 1 and not {"pattern", "format"} & free[0].keys():
+            string = Bounds(free[0].get("minLength", 0), free[0].get("maxLength"))
+        elif free:
+            unsure += b'"'
+        return Ahead(list(texts.items()), tuple(numbers), b"", string, behind, unsure=unsure)
+
+    def _behind(self, text: bytes, open_at: tuple[int, ...]) -> Place:
+        return self._outline.behind_value(text, open_at)
+
+    def _may_be(self, node: Any) -> bool | None:
+        """Whether the engine has values of a schema, which is in order without others; None where that is not sure."""
+        if isinstance(node, bool):
+            return node
+        if id(node) not in self._fits:
+            self._fits[id(node)] = True  # what recurs is a reference
+            self._fits[id(node)] = True if any(map(self._surely_is, _choices(node))) else None
+        return self._fits[id(node)]
+
+    def _surely_is(self, leaf: dict[str, Any]) -> bool:
+        if "$ref" in leaf:
+            return True  # its own definition fits, or the grammar does not compile
+        if "enum" in leaf or "const" in leaf:
+            return bool(leaf.get("enum", True)) and "type" not in leaf
+        types = leaf.get("type", "null")
+        return any(self._surely_has(kind, leaf) for kind in ((types,) if isinstance(types, str) else types))
+
+    def _surely_has(self, kind: str, leaf: dict[str, Any]) -> bool:
+        match kind:
+            case "string":
+                return not {"pattern", "format"} & leaf.keys()
+            case "object":
+                return all(self._may_be(leaf.get("properties", {}).get(name, True)) for name in leaf.get("required", ()))
+            case "array":
+                items = *leaf.get("prefixItems", ()), leaf.get("items", True)
+                return not leaf.get("minItems") or all(map(self._may_be, items))
+        return "multipleOf" not in leaf
+
+
+def _choices(node: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(node, dict):
+        choices = node.get("anyOf", node.get("oneOf"))
+        yield from (node,) if choices is None else (leaf for choice in choices for leaf in _choices(choice))
+
+
+def _is_between_characters(place: Place) -> bool:
+    if place.partial:
+        return False
+    try:
+        place.text[place.value_at :].decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _common(texts: list[bytes]) -> bytes:
+    """What all texts begin with."""
+    first, last = min(texts, default=b""), max(texts, default=b"")
+    at = 0
+    while at < len(first) and first[at] == last[at]:
+        at += 1
+    return first[:at]
+
+
+def _after(texts: list[tuple[bytes, Place]], spelled: bytes) -> list[tuple[bytes, Place]]:
+    return [(text[len(spelled) :], then) for text, then in texts if text.startswith(spelled)]
+
+
+def _spelling(value: Any) -> bytes | None:
+    """How JSON spells a value; None where it has another spelling, or more than one."""
+    if isinstance(value, bool) or value is None:
+        return {True: b"true", False: b"false", None: b"null"}[value]
+    if isinstance(value, str):
+        spelled = literal(value)
+        return None if spelled is None else b'"' + spelled + b'"'
+    return b"%d" % value if isinstance(value, int) and abs(value) < LARGEST else None
+
+
+def _numbers(kind: str, leaf: dict[str, Any]) -> Numbers | None:
+    """How the numbers of a schema are spelled; None where that is not known."""
+    limits: dict[str, Any] = {keyword: leaf[keyword] for keyword in _LIMITS if keyword in leaf}
+    if "multipleOf" in leaf or not all(isinstance(limit, int) and abs(limit) < LARGEST for limit in limits.values()):
+        return None
+    if kind == "number":
+        return Numbers("number") if not limits else Numbers("positive") if limits == {"minimum": 0} else None
+    low, above, high, below = map(limits.get, _LIMITS)
+    lows = [*([] if low is None else [low]), *([] if above is None else [above + 1])]
+    highs = [*([] if high is None else [high]), *([] if below is None else [below - 1])]
+    return Numbers("integer", max(lows, default=None), min(highs, default=None))

@@ -1,0 +1,163 @@
+"""Masks of places where the schema says what may come, put together from the tokens that begin with it, without an engine.
+
+An engine makes states of its lexer wherever a text is new to its grammar, and its matcher has to be moved there first; both take it
+longer than the mask.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from radixrt.grammar.forced_masks import allow
+from radixrt.grammar.outline import Place
+from radixrt.grammar.string_bounds import Bounds
+from radixrt.grammar.structure import MAX_AHEAD, Ahead, Structure
+from radixrt.grammar.value_starts import ValueStarts
+from radixrt.grammar.vocabulary import Vocabulary
+
+MAX_NUMERIC = 128
+"""So many tokens of numbers are looked at one by one in less time than an engine's mask takes."""
+MANY = 40
+"""More tokens than this are not looked at one by one, but those that begin with what comes behind their first bytes."""
+NO_CLOSER = Bounds(1 << 30, None)
+
+
+class StructureMasks:
+    """The masks of one grammar's places as far as its schema tells them."""
+
+    def __init__(self, structure: Structure, starts: ValueStarts, vocabulary: Vocabulary) -> None:
+        self._structure = structure
+        self._starts = starts
+        self._vocabulary = vocabulary
+        self._behind: dict[bytes, list[int] | None] = {}
+
+    def forced(self, place: Place) -> bytes | None:
+        """Return all bytes that must come next; None where they are not known."""
+        ahead = self._structure.ahead(place)
+        found, is_all = (b"", False) if ahead is None else self._structure.forced(ahead)
+        return found if is_all else None
+
+    def write(self, place: Place, row: np.ndarray) -> bytes | None:
+        """Write the packed mask of a place, and return all bytes that must come next, none where more may; None, with anything in the
+        row, where the mask is not known."""
+        structure = self._structure
+        ahead = structure.ahead(place)
+        if ahead is None or ahead.unsure:
+            return None
+        forced, is_all = structure.forced(ahead)
+        if forced and not self._vocabulary.trie.fill_starts(forced, row):
+            return forced if is_all else b""
+        found = _Found()
+        if not self._collect(b"", place, ahead, found):
+            return None
+        row[:] = found.masks[0] if found.masks else 0
+        for mask in found.masks[1:]:
+            row |= mask
+        allow(row, found.tokens)
+        return forced if is_all else b""
+
+    def _collect(self, before: bytes, place: Place, ahead: Ahead, found: _Found) -> bool:
+        """Find the tokens that begin with all of a text and then with what may come at the place behind it, and those that begin the
+        text and that; False where that is not known."""
+        if ahead.unsure:
+            return False
+        if ahead.is_end and not before:
+            found.masks.append(self._vocabulary.end_mask)
+        for text, then in ahead.texts:
+            if not (self._collect_text(before + text, then, found) if text else self._collect_behind(then, found)):
+                return False
+        if ahead.numbers and not self._collect_numbers(before, ahead, found):
+            return False
+        if ahead.string is not None and not self._collect_string(before + b'"', ahead, found):
+            return False
+        return not ahead.is_key or self._collect_key(before, place, found)
+
+    def _collect_text(self, text: bytes, then: Place, found: _Found) -> bool:
+        begun, longer = self._vocabulary.around(text)
+        found.tokens += begun
+        if not longer:
+            return True
+        ahead = self._structure.ahead(then)
+        if ahead is None or ahead.unsure:
+            return False
+        if ahead.numbers or ahead.is_key or ahead.string is not None or len(longer) > MANY:
+            return self._collect(text, then, ahead, found)
+        firsts = {one[0] for one, _ in ahead.texts}
+        at, spelled = len(text), self._vocabulary.token_bytes
+        for token in longer:
+            whole = spelled[token] or b""
+            if whole[at] in firsts:
+                goes = self._structure.goes(then, whole[at:])
+                if goes is None:
+                    return False
+                if goes:
+                    found.tokens.append(token)
+        return True
+
+    def _collect_behind(self, place: Place, found: _Found) -> bool:
+        """The same for what comes behind a whole value, which is the same whatever that was."""
+        if not place.open_at:
+            found.masks.append(self._vocabulary.end_mask)
+            return True
+        if place.text not in self._behind:
+            if len(self._behind) >= MAX_AHEAD:
+                self._behind.clear()
+            behind, ahead = _Found(), self._structure.ahead(place)
+            is_known = ahead is not None and self._collect(b"", place, ahead, behind)
+            self._behind[place.text] = behind.tokens if is_known and not behind.masks else None
+        tokens = self._behind[place.text]
+        found.tokens += tokens or ()
+        return tokens is not None
+
+    def _collect_numbers(self, before: bytes, ahead: Ahead, found: _Found) -> bool:
+        going, ending = self._starts.numbers(before, ahead.numbers, ahead.spelled, self._vocabulary)
+        found.tokens += going
+        for token, behind in ending:
+            goes = self._structure.goes(ahead.behind, behind)
+            if goes is None:
+                return False
+            if goes:
+                found.tokens.append(token)
+        return True
+
+    def _collect_string(self, before: bytes, ahead: Ahead, found: _Found) -> bool:
+        assert ahead.string is not None
+        free = self._starts.strings(before, self._vocabulary).free(ahead.string)
+        found.tokens += self._vocabulary.around(before)[0]
+        if free.mask is not None:
+            found.masks.append(free.mask)
+        for token in free.perhaps:
+            goes = self._structure.string_goes(ahead, self._rest(token, before))
+            if goes is None:
+                return False
+            if goes:
+                found.tokens.append(token)
+        return True
+
+    def _collect_key(self, before: bytes, place: Place, found: _Found) -> bool:
+        if not before:
+            return False
+        strings = self._starts.strings(before, self._vocabulary)
+        unclosed = strings.free(NO_CLOSER).mask
+        if unclosed is not None:
+            found.masks.append(unclosed)
+        for token in strings.closers:
+            goes = self._structure.key_goes(place, self._rest(token, before))
+            if goes is None:
+                return False
+            if goes:
+                found.tokens.append(token)
+        return True
+
+    def _rest(self, token: int, text: bytes) -> bytes:
+        return (self._vocabulary.bytes_of(token) or b"")[len(text) :]
+
+
+class _Found:
+    """Tokens one by one, and packed masks of others."""
+
+    __slots__ = ("masks", "tokens")
+
+    def __init__(self) -> None:
+        self.tokens: list[int] = []
+        self.masks: list[np.ndarray] = []
