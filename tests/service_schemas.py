@@ -45,7 +45,11 @@ def value(rng: random.Random, depth: int) -> Any:
     if kind == 4:
         return alike
     other = {**alike, "properties": {name: value(rng, depth - 1) for name in names}}
-    return {"anyOf": rng.choice(([alike, {"type": "null"}], [alike, other], [alike, scalar(rng)]))}
+    asking = {**alike, "required": rng.sample(names, rng.randrange(len(names) + 1))}
+    lacking = {**alike, "properties": {**alike["properties"], rng.choice(NAMES): False}, "required": [], "additionalProperties": False}
+    apart = {"type": "object", "properties": {rng.choice(NAMES): value(rng, depth - 1)}, "additionalProperties": False}
+    others = rng.choice(([{"type": "null"}], [other], [scalar(rng)], [asking], [asking, lacking], [lacking], [apart], [apart, lacking]))
+    return {"anyOf": [alike, *others]}
 
 
 NUMERIC: list[dict[str, Any]] = [

@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from radixrt.grammar.string_bounds import DONE, NOTES, OTHER_KEY, Asked, Bounds, Values, body_of
+from radixrt.grammar.string_bounds import DONE, NOTES, OTHER_KEY, Asked, Bounds, Values, agree, body_of
 from radixrt.grammar.string_patterns import Body
 
 MAX_KEY_BYTES = 4096
@@ -62,7 +62,7 @@ class Outline:
 
     def __init__(self, schema: dict[str, Any] | bool | None) -> None:
         nodes = list(_nodes(schema)) if schema is not None else []
-        self.forgets = schema is not None and all(map(_forgets, nodes))
+        self.forgets = schema is not None and all(_forgets(schema, node) for node in nodes)
         """Whether complete values are left out."""
         self._longest = max((int(node[key]) for node in nodes for key in _LENGTHS & node.keys()), default=-1) + 1
         literals = {text for node in nodes for value in _values(node) if isinstance(value, str) and (text := literal(value))}
@@ -242,16 +242,16 @@ def _nodes(schema: Any) -> Iterator[dict[str, Any]]:
             yield from _nodes(child)
 
 
-def _forgets(node: dict[str, Any]) -> bool:
+def _forgets(schema: Any, node: dict[str, Any]) -> bool:
     """Whether what follows a complete value is the same whatever it was: of the alternatives, only one goes on inside a container,
-    so that none has to be told from another by what a container holds."""
+    or none has to be told from another by what a container holds but its keys."""
     choices = _CHOICES & node.keys()
     return (
         node.keys() <= _KNOWN
         and all(isinstance(node[keyword], dict | bool) for keyword in _CHILDREN & node.keys())
         and not any(isinstance(value, dict | list) for value in _values(node))
         and len(choices) <= 1
-        and all(sum(map(_may_contain, node[keyword])) <= 1 for keyword in choices)
+        and all(sum(map(_may_contain, node[keyword])) <= 1 or agree(schema, node) for keyword in choices)
     )
 
 

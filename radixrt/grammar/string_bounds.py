@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from radixrt.grammar.string_patterns import Body, string_body
 
 MAX_REFERENCES = 32
+"""How many are followed to find the alternatives of a value."""
 MAX_PLACES = 1024
 """For how many places of a grammar it is kept what is asked there."""
 _CHOICES = ("anyOf", "oneOf")
@@ -67,7 +68,7 @@ class Values:
 
     def __init__(self, schema: Any) -> None:
         self._schema = schema
-        self._containers: dict[bytes, dict[str, Any] | None] = {}
+        self._containers: dict[bytes, list[dict[str, Any]]] = {}
         self._asked: dict[bytes, Asked] = {}
 
     def asked(self, text: bytes, open_at: Sequence[int]) -> Asked:
@@ -97,17 +98,15 @@ class Values:
         """The schema of what comes next; None where it is not known."""
         if not open_at:
             return self._schema
-        leaf = self.container(text, open_at)
-        return None if leaf is None else _inside(leaf, text[open_at[-1] :])
+        inside = [_inside(leaf, text[open_at[-1] :]) for leaf in self._alternatives(text, open_at)]
+        return inside[0] if len(inside) == 1 else _common(inside)
 
     def is_named(self, text: bytes, open_at: Sequence[int], key: bytes) -> bool:
         """Whether it may matter which key it is that follows an outline's text, as JSON spells it: not where it is one that the schema
         of the open object does not name."""
-        leaf = self.container(text, open_at) if open_at else None
-        if leaf is None or "patternProperties" in leaf:
-            return True
+        leaves = self._alternatives(text, open_at) if open_at else []
         name = _name(key)
-        return name is None or name in leaf.get("properties", ()) or name in leaf.get("required", ())
+        return name is None or not leaves or any("patternProperties" in leaf or name in _names(leaf) for leaf in leaves)
 
     def repeats(self, text: bytes, open_at: Sequence[int]) -> bool:
         """Whether the innermost open array may have any number of items, all of one schema, if it has one."""
@@ -115,14 +114,20 @@ class Values:
         return leaf is not None and not {"prefixItems", "maxItems"} & leaf.keys() and leaf.get("minItems", 0) <= 1
 
     def container(self, text: bytes, open_at: Sequence[int]) -> dict[str, Any] | None:
-        """Return the schema of the innermost open container; None where it is not known."""
+        """Return the one schema that the innermost open container may have; None where that is not known."""
+        leaves = self._alternatives(text, open_at)
+        return leaves[0] if len(leaves) == 1 else None
+
+    def _alternatives(self, text: bytes, open_at: Sequence[int]) -> list[dict[str, Any]]:
+        """Those that the innermost open container may have by its type; none where they are not known."""
         begin = text[: open_at[-1] + 1]
         if begin not in self._containers:
             if len(self._containers) >= MAX_PLACES:
                 self._containers.clear()
             outer = self._node(text[: open_at[-1]], open_at[:-1])
-            leaves = None if outer is None else _leaves(self._schema, outer)
-            self._containers[begin] = None if leaves is None else _container(leaves, "object" if begin.endswith(b"{") else "array")
+            kind = "object" if begin.endswith(b"{") else "array"
+            leaves = [leaf for leaf in (None if outer is None else _leaves(self._schema, outer)) or () if _admits(leaf, kind)]
+            self._containers[begin] = [] if any("enum" in leaf or "const" in leaf for leaf in leaves) else leaves
         return self._containers[begin]
 
 
@@ -185,10 +190,35 @@ def _listed(leaf: dict[str, Any]) -> list[Any]:
     return [*leaf.get("enum", ()), *([leaf["const"]] if "const" in leaf else ())]
 
 
-def _container(leaves: list[dict[str, Any]], kind: str) -> dict[str, Any] | None:
-    """The one alternative that a container may have; None where that is not known."""
-    found = [leaf for leaf in leaves if _admits(leaf, kind)]
-    return found[0] if len(found) == 1 and "enum" not in found[0] and "const" not in found[0] else None
+def agree(schema: Any, node: dict[str, Any]) -> bool:
+    """Whether the containers among the alternatives of a schema need not be told apart by what they hold: one array at most, and
+    objects of which all that may have a key ask the same of its value."""
+    leaves = _leaves(schema, node)
+    if leaves is None:
+        return False
+    objects = [leaf for leaf in leaves if _admits(leaf, "object")]
+    names = {name for leaf in objects for name in _names(leaf)}
+    return (
+        sum(_admits(leaf, "array") for leaf in leaves) <= 1
+        and not any({"patternProperties", "enum", "const"} & leaf.keys() for leaf in objects)
+        and all(_common([_member(leaf, name) for leaf in objects]) is not None for name in (*names, None))
+    )
+
+
+def _names(leaf: dict[str, Any]) -> set[str]:
+    """The keys that an object's schema names."""
+    return {*leaf.get("properties", ()), *leaf.get("required", ())}
+
+
+def _member(leaf: dict[str, Any], name: str | None) -> Any:
+    """What an object's schema asks of the value of a key; None stands for one that it does not name."""
+    return leaf.get("properties", {}).get(name, leaf.get("additionalProperties", True))
+
+
+def _common(schemas: list[Any]) -> Any:
+    """The one schema that all are that allow anything; None where they are several, or one is not known."""
+    distinct = {json.dumps(schema): schema for schema in schemas if schema is not False}
+    return False if not distinct else next(iter(distinct.values())) if len(distinct) == 1 else None
 
 
 def _inside(leaf: dict[str, Any], text: bytes) -> Any:
@@ -202,7 +232,7 @@ def _inside(leaf: dict[str, Any], text: bytes) -> Any:
     name = _name(keys[-1]) if keys else None
     if name is None or "patternProperties" in leaf:
         return None
-    return leaf.get("properties", {}).get(name, leaf.get("additionalProperties", True))
+    return _member(leaf, name)
 
 
 def _name(key: bytes) -> str | None:
@@ -217,11 +247,12 @@ def _leaves(schema: Any, node: Any) -> list[dict[str, Any]] | None:
     """The alternatives of a schema; None where they are more than references and choices alone."""
     if isinstance(node, dict) and not ("$ref" in node or "anyOf" in node or "oneOf" in node):
         return [node]
-    found = list(_alternatives(schema, node, MAX_REFERENCES))
+    found = list(_alternatives(schema, node, set()))
     return None if None in found else [leaf for leaf in found if leaf is not None]
 
 
-def _alternatives(schema: Any, node: Any, left: int) -> Iterator[dict[str, Any] | None]:
+def _alternatives(schema: Any, node: Any, seen: set[str]) -> Iterator[dict[str, Any] | None]:
+    """The same one by one, None for what is not known; what is referred to in several places is one alternative."""
     if isinstance(node, bool):
         if node:
             yield {}
@@ -229,14 +260,16 @@ def _alternatives(schema: Any, node: Any, left: int) -> Iterator[dict[str, Any] 
     deeper = [keyword for keyword in ("$ref", *_CHOICES) if keyword in node]
     if not deeper:
         yield node
-    elif left == 0 or len(deeper) > 1 or node.keys() - {*_BESIDE, *deeper}:
+    elif len(seen) >= MAX_REFERENCES or len(deeper) > 1 or node.keys() - {*_BESIDE, *deeper}:
         yield None
     elif deeper == ["$ref"]:
-        target = _target(schema, node["$ref"])
-        yield from (None,) if target is None else _alternatives(schema, target, left - 1)
+        if node["$ref"] not in seen:
+            seen.add(node["$ref"])
+            target = _target(schema, node["$ref"])
+            yield from (None,) if target is None else _alternatives(schema, target, seen)
     else:
         for choice in node[deeper[0]]:
-            yield from _alternatives(schema, choice, left - 1)
+            yield from _alternatives(schema, choice, seen)
 
 
 def _target(schema: Any, reference: str) -> Any:
