@@ -217,13 +217,18 @@ class LLGuidanceState(MatcherState[LLMatcher]):
         told."""
         closing = self._masks.closing(place.text)
         if closing is None:
-            closing = self._find_closing(string_tokens(self._vocabulary, ESCAPES), end)
-            if closing is not None:
-                self._masks.keep_closing(place.text, closing)
+            strings = string_tokens(self._vocabulary, ESCAPES)
+            fits = self._structure.following(self._masks.outline.after(place, end), strings)
+            if fits is None:
+                fits = self._following(end, strings)
+            if fits is None:
+                return None
+            closing = strings.closing(fits)
+            self._masks.keep_closing(place.text, closing)
         return closing
 
-    def _find_closing(self, strings: StringTokens, text: bytes) -> Closing | None:
-        """What may close a string that a text closes from here; None when that cannot be told."""
+    def _following(self, text: bytes, strings: StringTokens) -> bytes | None:
+        """Which of the texts that tokens have behind a string may come behind this one, a text away; None when that cannot be told."""
         end = self.fork()
         mask = np.full(self._vocabulary.num_words, -1, dtype=np.int32)
         try:
@@ -232,12 +237,11 @@ class LLGuidanceState(MatcherState[LLMatcher]):
             end.fill_mask(mask)
         except GrammarError:  # over the limits of the engine, where this text may never go
             return None
-        fits = (mask[strings.rest_tokens >> 5] >> (strings.rest_tokens & 31) & 1).astype(bool)
-        fits &= strings.rest_tokens >= 0
-        for i in strings.unsure:
-            rest = strings.rests[i]
-            fits[i] = not rest or _spell(end.fork(), rest)
-        return strings.closing(fits)
+        fits = strings.fitting(mask)
+        for number in strings.unsure:
+            rest = strings.rests[number]
+            fits[number] = not rest or _spell(end.fork(), rest)
+        return bytes(fits)
 
 
 def _address(row: np.ndarray) -> int:

@@ -45,10 +45,10 @@ class StringTokens:
         np.bitwise_or.accumulate(self._inside, axis=0, out=self._inside)
         self.rests = sorted({rest for _, _, rest in closers})
         """What tokens have behind the quote that closes a string."""
-        self.rest_tokens = np.array([vocabulary.token_of.get(rest, -1) for rest in self.rests], dtype=np.int64)
-        """The token of each rest; -1 for those that are none."""
-        self.unsure = [n for n, rest in enumerate(self.rests) if self.rest_tokens[n] < 0 and (not rest or rest[0] in _BEHIND)]
-        """Which of those are none that may come behind a value."""
+        behind = [(number, vocabulary.token_of.get(rest)) for number, rest in enumerate(self.rests) if not rest or rest[0] in _BEHIND]
+        self._rest_tokens = [(number, token) for number, token in behind if token is not None]
+        self.unsure = [number for number, token in behind if token is None]
+        """Which of the rests may come behind a value, and are no tokens."""
         numbers = {rest: number for number, rest in enumerate(self.rests)}
         table = np.array([(token, length, numbers[rest]) for token, length, rest in closers], dtype=np.int64).reshape(-1, 3)
         self._closers, self._lengths, self._rests = table.T.copy()
@@ -61,14 +61,20 @@ class StringTokens:
         mask: np.ndarray = self._inside[self.longest if room is None else min(room, self.longest)]
         return mask
 
-    def closing(self, fits: np.ndarray) -> Closing:
-        """The tokens with a quote before one of the ``rests`` that fit (bool, in their order)."""
-        key = fits.tobytes()
-        if (known := self._closing.get(key)) is None:
+    def fitting(self, mask: np.ndarray) -> bytearray:
+        """Return which of the ``rests`` are tokens that a packed mask allows behind a value, 0 or 1 in their order."""
+        words, fits = mask.data, bytearray(len(self.rests))
+        for number, token in self._rest_tokens:
+            fits[number] = words[token >> 5] >> (token & 31) & 1
+        return fits
+
+    def closing(self, fits: bytes) -> Closing:
+        """The tokens with a quote before one of the ``rests`` that fit (0 or 1, in their order)."""
+        if (known := self._closing.get(fits)) is None:
             if len(self._closing) >= MAX_CLOSING:
                 self._closing.clear()
-            chosen = fits[self._rests]
-            known = self._closing[key] = Closing(self._closers[chosen], self._lengths[chosen], self.inside(None))
+            chosen = np.frombuffer(fits, dtype=np.bool_)[self._rests]
+            known = self._closing[fits] = Closing(self._closers[chosen], self._lengths[chosen], self.inside(None))
         return known
 
 

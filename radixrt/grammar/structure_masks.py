@@ -11,6 +11,7 @@ import numpy as np
 from radixrt.grammar.forced_masks import allow
 from radixrt.grammar.outline import Place
 from radixrt.grammar.string_bounds import Bounds
+from radixrt.grammar.string_masks import StringTokens
 from radixrt.grammar.structure import MAX_AHEAD, Ahead, Structure
 from radixrt.grammar.value_starts import ValueStarts
 from radixrt.grammar.vocabulary import Vocabulary
@@ -55,6 +56,20 @@ class StructureMasks:
             row |= mask
         allow(row, found.tokens)
         return forced if is_all else b""
+
+    def following(self, place: Place | None, strings: StringTokens) -> bytes | None:
+        """Return which of the texts that tokens have behind a string may come at a place, 0 or 1 in their order; None where that is not
+        known."""
+        mask = np.empty(self._vocabulary.num_words, dtype=np.int32)
+        if place is None or self.write(place, mask) is None:
+            return None
+        fits = strings.fitting(mask)
+        for number in strings.unsure:
+            goes = self._structure.goes(place, strings.rests[number]) if strings.rests[number] else True
+            if goes is None:
+                return None
+            fits[number] = goes
+        return bytes(fits)
 
     def _collect(self, before: bytes, place: Place, ahead: Ahead, found: _Found) -> bool:
         """Find the tokens that begin with all of a text and then with what may come at the place behind it, and those that begin the
