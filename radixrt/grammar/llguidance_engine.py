@@ -187,6 +187,12 @@ class LLGuidanceState(MatcherState[LLMatcher]):
             return forced is not None
         strings = string_tokens(self._vocabulary, ESCAPES)
         need, room = max(0, bounds.fewest - place.length), None if bounds.most is None else bounds.most - place.length
+        if place.partial:
+            ends = pattern_masks(self._vocabulary, ESCAPES).ends(place.partial, self._vocabulary)
+            if ends is None or (room is not None and ends.most > room):
+                return False
+            row[:] = ends.mask
+            return True
         if need > strings.longest_closer:
             row[:] = strings.inside(room)
             return True
@@ -198,12 +204,13 @@ class LLGuidanceState(MatcherState[LLMatcher]):
 
     def _compose_in_pattern(self, place: Place, body: Body, row: np.ndarray) -> bool:
         """The same inside a string whose automaton is known: a table of its state, less what may not come behind the string."""
-        may = pattern_masks(self._vocabulary, ESCAPES).of(body, place.state, self._vocabulary)
-        if place.partial:  # of which the table does not tell what closes the string
-            self._make_mask(row)
+        masks = pattern_masks(self._vocabulary, ESCAPES)
+        may = masks.of(body, place.state, self._vocabulary)
+        if place.partial and masks.ends(place.partial, self._vocabulary) is None:
+            self._make_mask(row)  # the table does not tell what closes the string
             row &= may.mask
             return True
-        if not may.closes:
+        if place.partial or not may.closes:
             row[:] = may.mask
             return True
         closing = self._closing(place, body.tables.shortest_end(place.state))

@@ -78,8 +78,8 @@ class Outline:
         self._texts: dict[tuple[str, ...], list[bytes] | None] = {}
 
     def bounds(self, place: Place | None) -> Bounds | None:
-        """How long the string open at a place may be, between two of its characters; None where more than its length matters."""
-        if place is None or place.kind != "s" or place.partial or not self.forgets:
+        """How long the string open at a place may be; None where more than its length matters."""
+        if place is None or place.kind != "s" or not self.forgets:
             return None
         return self.values.asked(place.text, place.open_at).bounds
 

@@ -15,12 +15,14 @@ import numpy as np
 
 from radixrt.grammar.fsm.closing import native_automaton
 from radixrt.grammar.string_masks import StringTokens, string_tokens
-from radixrt.grammar.string_patterns import Body
+from radixrt.grammar.string_patterns import Body, string_body
 from radixrt.grammar.vocabulary import Vocabulary
 from radixrt_kernels.ops import ByteAutomaton
 
 MAX_BYTES = 16 << 20
 """How much the tables of all kinds of strings of a vocabulary may take."""
+MAX_PARTIAL = 1024
+"""For how many beginnings of a character it is kept what may end it."""
 
 
 class StateMask(NamedTuple):
@@ -31,6 +33,14 @@ class StateMask(NamedTuple):
     closes: bool
 
 
+class Ends(NamedTuple):
+    """The tokens that end a character of a string, and may go on in it: a packed mask, and how many characters they have at most,
+    that one as well."""
+
+    mask: np.ndarray
+    most: int
+
+
 class PatternMasks:
     """The tables of a vocabulary; safe to use from several threads.  It must not keep the vocabulary alive."""
 
@@ -39,6 +49,7 @@ class PatternMasks:
         self._known: OrderedDict[tuple[Body, int], StateMask] = OrderedDict()
         self._automata: WeakKeyDictionary[Body, ByteAutomaton] = WeakKeyDictionary()
         self._most = max(MAX_BYTES // max(4 * vocabulary.num_words, 1), 1)
+        self._ends: dict[bytes, Ends | None] = {}
         self._lock = Lock()
 
     def of(self, body: Body, state: int, vocabulary: Vocabulary) -> StateMask:
@@ -59,6 +70,24 @@ class PatternMasks:
             if len(self._known) > self._most:
                 self._known.popitem(last=False)
         return made
+
+    def ends(self, partial: bytes, vocabulary: Vocabulary) -> Ends | None:
+        """Return the tokens that go on in any string behind the first bytes of a character; None where some may close it."""
+        if partial not in self._ends:
+            if len(self._ends) >= MAX_PARTIAL:
+                self._ends.clear()
+            self._ends[partial] = self._find_ends(partial, vocabulary)
+        return self._ends[partial]
+
+    def _find_ends(self, partial: bytes, vocabulary: Vocabulary) -> Ends | None:
+        body = string_body("")
+        assert body is not None
+        mask = self.of(body, body.tables.walk(0, partial), vocabulary).mask
+        tokens = np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little")).tolist()
+        texts = [(partial + (vocabulary.bytes_of(token) or b"")) for token in tokens]
+        if partial[0] == ord("\\") or any(b'"' in text for text in texts):
+            return None
+        return Ends(mask, max((sum(byte & 0xC0 != 0x80 for byte in text) for text in texts), default=0))
 
 
 def pattern_masks(vocabulary: Vocabulary, escapes: str) -> PatternMasks:
