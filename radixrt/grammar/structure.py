@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from radixrt.grammar.outline import Outline, Place, literal
@@ -28,6 +29,7 @@ _BEGUN_POSITIVE = re.compile(rb"((0|[1-9][0-9]*)(\.[0-9]*)?)?")
 _WHOLE_POSITIVE = re.compile(rb"(0|[1-9][0-9]*)(\.[0-9]+)?")
 _KEY = re.compile(rb'"(?:[^"\\]|\\.)*"')
 _BLANK = b" "
+_SPELLED = {"pattern", "format", "enum", "const"}
 _LIMITS = ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum")
 
 
@@ -120,6 +122,7 @@ class Structure:
         """Whether anything is known at all."""
         self._comma = spacing.get("item_separator", ",").encode()
         self._colon = spacing.get("key_separator", ":").encode()
+        self._after: dict[bytes, Ahead | None] = {}
         self._values: dict[bytes, Ahead] = {}
         self._between: dict[bytes, Ahead | None] = {}
         self._names: dict[int, tuple[list[tuple[bytes, bool]], set[bytes]] | None] = {}
@@ -131,6 +134,8 @@ class Structure:
             return None
         text, open_at = place.text, place.open_at
         match place.kind:
+            case "":
+                pass
             case "k":
                 before, spelled = text[: place.value_at], text[place.value_at :]
                 if before.endswith(b","):
@@ -154,6 +159,14 @@ class Structure:
                     return None
                 behind = self._behind(text, open_at)
                 return Ahead(_after([(one + b'"', behind) for one in listed], place.spelled))
+        if text not in self._after:
+            if len(self._after) >= MAX_AHEAD:
+                self._after.clear()
+            self._after[text] = self._ahead(text, open_at)
+        return self._after[text]
+
+    def _ahead(self, text: bytes, open_at: tuple[int, ...]) -> Ahead | None:
+        """The same where no key, string or other scalar is open."""
         known = text.rstrip(_BLANK)
         blanks = text[len(known) :]
         last = known[-1:]
@@ -174,7 +187,7 @@ class Structure:
         """Return bytes that must come next, and whether no more are known to."""
         found = b""
         while len(found) < MAX_FORCED and not ahead.unsure:
-            if ahead.is_key or ahead.is_end or any(numbers.kind != "integer" for numbers in ahead.numbers):
+            if ahead.is_key or ahead.is_end or any(_has_choices(numbers, ahead.spelled) for numbers in ahead.numbers):
                 return found, True
             if ahead.numbers or (ahead.string is not None and ahead.string.most == 0):
                 return found, False
@@ -241,13 +254,17 @@ class Structure:
             case int():
                 return True
             case (_, behind):
-                before = place.text[: place.value_at]
-                key = place.text[place.value_at :] + rest[: len(rest) - len(behind)]
-                named = self._named(before, place.open_at)
-                if named is None:
-                    return None
-                return key not in named[1] and (not behind or self.goes(Place(before + OTHER_KEY, place.open_at), behind))
+                return self.key_ends(place, rest[: len(rest) - len(behind)], behind)
         return False
+
+    def key_ends(self, place: Place, rest: bytes, behind: bytes) -> bool | None:
+        """Whether a key that the schema does not name may end with bytes, before others."""
+        before = place.text[: place.value_at]
+        named = self._named(before, place.open_at)
+        if named is None:
+            return None
+        is_other = place.text[place.value_at :] + rest not in named[1]
+        return is_other and (not behind or self.goes(Place(before + OTHER_KEY, place.open_at), behind))
 
     def _cut(self, before: bytes, open_at: tuple[int, ...], spelled: bytes) -> Ahead | None:
         """What comes next behind bytes that follow a text which ends with a member, an item or what opens a container."""
@@ -354,6 +371,8 @@ class Structure:
         behind = self._behind(text, open_at)
         if leaves is None:
             return Ahead(behind=behind, unsure=b'"{[tfn-' + _DIGITS)
+        if len(leaves) == 1 and leaves[0].get("type") == "string" and not _SPELLED & leaves[0].keys():
+            return Ahead(string=Bounds(leaves[0].get("minLength", 0), leaves[0].get("maxLength")), behind=behind)
         texts: dict[bytes, Place] = {}
         numbers: list[Numbers] = []
         strings: list[dict[str, Any]] = []
@@ -438,6 +457,12 @@ def _is_between_characters(place: Place) -> bool:
     except UnicodeDecodeError:
         return False
     return True
+
+
+@lru_cache(1024)
+def _has_choices(numbers: Numbers, spelled: bytes) -> bool:
+    """Whether a number surely goes on with one byte or another."""
+    return sum(numbers.begins(spelled + bytes((byte,))) for byte in _NUMERIC) > 1
 
 
 def _common(texts: list[bytes]) -> bytes:

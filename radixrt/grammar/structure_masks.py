@@ -20,7 +20,8 @@ MAX_NUMERIC = 128
 """So many tokens of numbers are looked at one by one in less time than an engine's mask takes."""
 MANY = 40
 """More tokens than this are not looked at one by one, but those that begin with what comes behind their first bytes."""
-NO_CLOSER = Bounds(1 << 30, None)
+UNCLOSED = Bounds(1 << 30, None)
+"""The bounds of strings that no token closes."""
 
 
 class StructureMasks:
@@ -137,35 +138,33 @@ class StructureMasks:
 
     def _collect_string(self, before: bytes, ahead: Ahead, found: _Found) -> bool:
         assert ahead.string is not None
-        free = self._starts.strings(before, self._vocabulary).free(ahead.string)
+        fewest, most = ahead.string
+        starts = self._starts.strings(before, self._vocabulary)
         found.tokens += self._vocabulary.around(before)[0]
-        if free.mask is not None:
-            found.masks.append(free.mask)
-        for token in free.perhaps:
-            goes = self._structure.string_goes(ahead, self._rest(token, before))
-            if goes is None:
-                return False
-            if goes:
-                found.tokens.append(token)
+        if (mask := starts.free(ahead.string).mask) is not None:
+            found.masks.append(mask)
+        for one, behind in starts.enders:
+            if fewest <= one.length and (most is None or one.length <= most):
+                goes = self._structure.goes(ahead.behind, behind)
+                if goes is None:
+                    return False
+                if goes:
+                    found.tokens.append(one.token)
         return True
 
     def _collect_key(self, before: bytes, place: Place, found: _Found) -> bool:
         if not before:
             return False
-        strings = self._starts.strings(before, self._vocabulary)
-        unclosed = strings.free(NO_CLOSER).mask
-        if unclosed is not None:
-            found.masks.append(unclosed)
-        for token in strings.closers:
-            goes = self._structure.key_goes(place, self._rest(token, before))
+        starts = self._starts.strings(before, self._vocabulary)
+        if (mask := starts.free(UNCLOSED).mask) is not None:
+            found.masks.append(mask)
+        for one, behind in starts.closers:
+            goes = self._structure.key_ends(place, one.text[: len(one.text) - len(behind)], behind)
             if goes is None:
                 return False
             if goes:
-                found.tokens.append(token)
+                found.tokens.append(one.token)
         return True
-
-    def _rest(self, token: int, text: bytes) -> bytes:
-        return (self._vocabulary.bytes_of(token) or b"")[len(text) :]
 
 
 class _Found:

@@ -191,8 +191,10 @@ class StringStarts:
             self._by_first.setdefault(one.text[0], []).append(one)
         self._free: dict[tuple[int, int], Reaching] = {}
         self._under: WeakKeyDictionary[Body, Reaching] = WeakKeyDictionary()
-        self.closers = [one.token for one in self._begun if one.rest is not None]
-        """Those that close it."""
+        self.closers = [(one, one.rest) for one in self._begun if one.rest is not None]
+        """Those that close it, with what follows the quote."""
+        self.enders = [(one, rest) for one, rest in self.closers if _BEHIND_VALUE.match(rest)]
+        """Those that go on behind it as may follow a value."""
 
     def free(self, bounds: Bounds) -> Reaching:
         """Those that may come where nothing but its length is asked of the string."""

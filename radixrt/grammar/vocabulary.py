@@ -15,7 +15,7 @@ import numpy as np
 from radixrt.grammar.bitmask import allow_only
 from radixrt_kernels.ops import TokenTrie
 
-SHORT = 4
+SHORT = 6
 """Of texts of at most so many bytes it is kept what is around them: they are found between values, over and over."""
 MAX_AROUND = 4096
 
