@@ -57,3 +57,10 @@ def allow(row: np.ndarray, tokens: Sequence[int]) -> None:
     words = row.data
     for token in tokens:
         words[token >> 5] |= _BITS[token & 31]
+
+
+def deny(row: np.ndarray, tokens: Sequence[int]) -> None:
+    """Take some tokens out of a packed row."""
+    words = row.data
+    for token in tokens:
+        words[token >> 5] &= ~_BITS[token & 31]

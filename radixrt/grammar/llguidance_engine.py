@@ -26,7 +26,6 @@ from radixrt.grammar.schema.formats import FORMATS
 from radixrt.grammar.shared_masks import SharedMasks
 from radixrt.grammar.string_masks import Closing, StringTokens, string_tokens
 from radixrt.grammar.string_patterns import Body
-from radixrt.grammar.structure import Structure
 from radixrt.grammar.structure_masks import StructureMasks
 from radixrt.grammar.tool_calls import ToolCalls, ToolText
 from radixrt.grammar.value_starts import value_starts
@@ -71,7 +70,7 @@ class LLGuidanceGrammar:
         self._vocabulary = vocabulary
         outline = Outline(msgspec.json.decode(text[len(JSON) :]) if text.startswith(JSON) else None)
         self._masks = SharedMasks(outline, vocabulary)
-        self._structure = StructureMasks(Structure(outline, outline.schema, ESCAPES), value_starts(vocabulary, ESCAPES), vocabulary)
+        self._structure = StructureMasks(outline, vocabulary, ESCAPES)
         self.text = text
         self.memory_bytes = 160 * 1024 + 32 * len(text)
         self.min_tokens = min_tokens(self.new_state(), vocabulary) if shortest is None else shortest

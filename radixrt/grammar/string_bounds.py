@@ -99,7 +99,7 @@ class Values:
         if not open_at:
             return self._schema
         inside = [_inside(leaf, text[open_at[-1] :]) for leaf in self._alternatives(text, open_at)]
-        return inside[0] if len(inside) == 1 else _common(inside)
+        return None if not inside else inside[0] if len(inside) == 1 else _common(inside)
 
     def is_named(self, text: bytes, open_at: Sequence[int], key: bytes) -> bool:
         """Whether it may matter which key it is that follows an outline's text, as JSON spells it: not where it is one that the schema

@@ -113,11 +113,10 @@ class Ahead(NamedTuple):
 class Structure:
     """Tells what comes next in the texts of one schema.  ``escapes``: the characters that may follow a backslash in strings."""
 
-    def __init__(self, outline: Outline, schema: dict[str, Any] | bool | None, escapes: str) -> None:
+    def __init__(self, outline: Outline, escapes: str) -> None:
         self._outline = outline
-        self._schema = schema
         self._escapes = escapes
-        spacing = schema.get("x-guidance", {}) if isinstance(schema, dict) else {}
+        spacing = outline.schema.get("x-guidance", {}) if isinstance(outline.schema, dict) else {}
         self.is_known = outline.forgets and spacing.get("whitespace_flexible") is False
         """Whether anything is known at all."""
         self._comma = spacing.get("item_separator", ",").encode()
@@ -182,6 +181,15 @@ class Structure:
         if last in (b'"', OTHER_KEY):
             return Ahead([(self._colon, Place(text + self._colon, open_at))])
         return self._member(text, open_at)
+
+    def behind_key(self, place: Place) -> Place:
+        """Return the place behind the key that is open, if it is none that the schema names."""
+        return Place(place.text[: place.value_at] + OTHER_KEY, place.open_at)
+
+    def named(self, place: Place) -> set[bytes]:
+        """Return the keys that the schema names of the object whose key is open, as JSON spells them."""
+        found = self._named(place.text[: place.value_at], place.open_at)
+        return set() if found is None else found[1]
 
     def forced(self, ahead: Ahead) -> tuple[bytes, bool]:
         """Return bytes that must come next, and whether no more are known to."""
@@ -259,12 +267,8 @@ class Structure:
 
     def key_ends(self, place: Place, rest: bytes, behind: bytes) -> bool | None:
         """Whether a key that the schema does not name may end with bytes, before others."""
-        before = place.text[: place.value_at]
-        named = self._named(before, place.open_at)
-        if named is None:
-            return None
-        is_other = place.text[place.value_at :] + rest not in named[1]
-        return is_other and (not behind or self.goes(Place(before + OTHER_KEY, place.open_at), behind))
+        is_other = place.text[place.value_at :] + rest not in self.named(place)
+        return is_other and (not behind or self.goes(self.behind_key(place), behind))
 
     def _cut(self, before: bytes, open_at: tuple[int, ...], spelled: bytes) -> Ahead | None:
         """What comes next behind bytes that follow a text which ends with a member, an item or what opens a container."""

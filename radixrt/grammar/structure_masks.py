@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from radixrt.grammar.forced_masks import allow
-from radixrt.grammar.outline import Place
+from radixrt.grammar.forced_masks import allow, deny
+from radixrt.grammar.outline import Outline, Place
 from radixrt.grammar.string_bounds import Bounds
-from radixrt.grammar.string_masks import StringTokens
+from radixrt.grammar.string_masks import StringTokens, string_tokens
 from radixrt.grammar.structure import MAX_AHEAD, Ahead, Structure
-from radixrt.grammar.value_starts import ValueStarts
+from radixrt.grammar.value_starts import value_starts
 from radixrt.grammar.vocabulary import Vocabulary
 
 MAX_NUMERIC = 128
@@ -25,11 +25,12 @@ UNCLOSED = Bounds(1 << 30, None)
 
 
 class StructureMasks:
-    """The masks of one grammar's places as far as its schema tells them."""
+    """The masks of one grammar's places as far as its schema tells them.  ``escapes``: as in ``StringTokens``."""
 
-    def __init__(self, structure: Structure, starts: ValueStarts, vocabulary: Vocabulary) -> None:
-        self._structure = structure
-        self._starts = starts
+    def __init__(self, outline: Outline, vocabulary: Vocabulary, escapes: str) -> None:
+        self._structure = Structure(outline, escapes)
+        self._starts = value_starts(vocabulary, escapes)
+        self._escapes = escapes
         self._vocabulary = vocabulary
         self._behind: dict[bytes, list[int] | None] = {}
 
@@ -55,6 +56,7 @@ class StructureMasks:
         row[:] = found.masks[0] if found.masks else 0
         for mask in found.masks[1:]:
             row |= mask
+        deny(row, found.denied)
         allow(row, found.tokens)
         return forced if is_all else b""
 
@@ -154,7 +156,7 @@ class StructureMasks:
 
     def _collect_key(self, before: bytes, place: Place, found: _Found) -> bool:
         if not before:
-            return False
+            return self._collect_in_key(place, found)
         starts = self._starts.strings(before, self._vocabulary)
         if (mask := starts.free(UNCLOSED).mask) is not None:
             found.masks.append(mask)
@@ -167,11 +169,33 @@ class StructureMasks:
         return True
 
 
-class _Found:
-    """Tokens one by one, and packed masks of others."""
+    def _collect_in_key(self, place: Place, found: _Found) -> bool:
+        """The same between two characters of a key that the schema does not name, and that goes on to no name either."""
+        strings = string_tokens(self._vocabulary, self._escapes)
+        behind = self._structure.behind_key(place)
+        fits = bytearray(len(strings.rests))
+        for number, rest in enumerate(strings.rests):
+            if not rest or rest.startswith(b":"):
+                goes = not rest or self._structure.goes(behind, rest)
+                if goes is None:
+                    return False
+                fits[number] = goes
+        found.masks.append(strings.closing(bytes(fits)).allowed)
+        spelled = place.text[place.value_at :]
+        for name in self._structure.named(place):
+            if name.startswith(spelled):
+                rest = name[len(spelled) :]
+                begun, longer = self._vocabulary.around(rest)
+                found.denied += [*(token for token in begun if self._vocabulary.bytes_of(token) == rest), *longer]
+        return True
 
-    __slots__ = ("masks", "tokens")
+
+class _Found:
+    """Tokens one by one, and packed masks of others, of which some are denied."""
+
+    __slots__ = ("denied", "masks", "tokens")
 
     def __init__(self) -> None:
         self.tokens: list[int] = []
+        self.denied: list[int] = []
         self.masks: list[np.ndarray] = []

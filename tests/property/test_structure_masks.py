@@ -46,9 +46,13 @@ def members(rng: random.Random) -> dict[str, Any]:
     }
 
 
-def compare(grammar: LLGuidanceGrammar, engine: LLMatcher, words: Vocabulary, rng: random.Random) -> Counter[str]:
-    """Walk a random text and compare each mask that can be put together; returns how many, by what was open."""
+def compare(
+    grammar: LLGuidanceGrammar, engine: LLMatcher, words: Vocabulary, rng: random.Random, start: bytes = b""
+) -> Counter[str]:
+    """Walk a random text behind a start and compare each mask that can be put together; returns how many, by what was open."""
     state, seen = grammar.new_state(), Counter[str]()
+    assert all(state.accept(words.token_of[bytes((byte,))]) for byte in start)
+    assert engine.try_consume_tokens([words.token_of[bytes((byte,))] for byte in start]) == len(start)
     row, made = np.zeros((2, words.num_words), dtype=np.int32)
     while not engine.is_stopped() and sum(seen.values()) < 40:
         engine.unsafe_compute_mask_ptr(made.ctypes.data, made.nbytes)
@@ -88,6 +92,17 @@ def test_masks_from_the_schema_are_the_engines(make: Any, seed: int) -> None:
         for _ in range(3):
             seen += compare(grammar, engine.deep_copy(), words, rng)
     assert sum(seen.values()) - seen["unknown"] > 100
+
+
+def test_nothing_is_said_of_values_in_objects_that_are_not_known() -> None:
+    rng = random.Random(0)
+    words = vocabulary(rng)
+    named = {"type": "object", "properties": {"b": {}}, "required": ["b"]}
+    member = {"anyOf": [{"type": ["null", "string", "array"]}, {"type": "object"}, named]}
+    grammar = compile(GrammarSpec("json_schema", json.dumps({"patternProperties": {"b$": member}}), GrammarOptions()), words)
+    engine = LLMatcher(_tokenizer(words), '%llguidance {"no_forcing": true}\n' + grammar.text, log_level=0, limits=LIMITS)
+    seen: Counter[str] = sum((compare(grammar, engine.deep_copy(), words, rng, b'{"a": {') for _ in range(30)), Counter())
+    assert seen["unknown"]
 
 
 RANGES = [
