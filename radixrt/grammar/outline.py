@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from radixrt.grammar.string_bounds import DONE, NOTES, OTHER_KEY, Asked, Bounds, Values, agree, body_of
+from radixrt.grammar.string_bounds import DONE, NOTES, OTHER_KEY, Asked, Bounds, Values, agree, make_body
 from radixrt.grammar.string_patterns import Body
 
 MAX_KEY_BYTES = 4096
@@ -68,11 +68,11 @@ class Outline:
         literals = {text for node in nodes for value in _values(node) if isinstance(value, str) and (text := literal(value))}
         self._prefixes = {text[:end] for text in literals for end in range(len(text) + 1)} if self.forgets else set()
         self._is_listed = all(literal(value) is not None for node in nodes for value in _values(node) if isinstance(value, str))
-        spelled = [node for node in nodes if _SPELLING & node.keys()]
-        self._has_spelling = bool(spelled)
+        self._has_spelling = any(_SPELLING & node.keys() for node in nodes)
         if self.forgets:
-            for node in spelled:
-                body_of(node)  # made here, by whoever compiles, and not in a step
+            for node in nodes:
+                if (_SPELLING | _CHOICES) & node.keys():
+                    make_body(schema, node)  # here, by whoever compiles, and not in a step
         self.schema = schema
         self.values = Values(schema)
         self._texts: dict[tuple[str, ...], list[bytes] | None] = {}

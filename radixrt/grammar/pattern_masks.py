@@ -15,7 +15,7 @@ import numpy as np
 
 from radixrt.grammar.fsm.closing import native_automaton
 from radixrt.grammar.string_masks import StringTokens, string_tokens
-from radixrt.grammar.string_patterns import Body, string_body
+from radixrt.grammar.string_patterns import Alternative, Body, string_body
 from radixrt.grammar.vocabulary import Vocabulary
 from radixrt_kernels.ops import ByteAutomaton
 
@@ -80,7 +80,7 @@ class PatternMasks:
         return self._ends[partial]
 
     def _find_ends(self, partial: bytes, vocabulary: Vocabulary) -> Ends | None:
-        body = string_body("")
+        body = string_body(Alternative())
         assert body is not None
         mask = self.of(body, body.tables.walk(0, partial), vocabulary).mask
         tokens = np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little")).tolist()

@@ -8,13 +8,14 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from radixrt.grammar.string_patterns import Body, string_body
+from radixrt.grammar.string_patterns import Alternative, Body, string_body
 
 MAX_REFERENCES = 32
 """How many are followed to find the alternatives of a value."""
 MAX_PLACES = 1024
 """For how many places of a grammar it is kept what is asked there."""
 _CHOICES = ("anyOf", "oneOf")
+_OF_STRINGS = {"pattern", "minLength", "maxLength"}
 _ASKED = ("pattern", "format", "enum", "const")
 NOTES = {"title", "description", "default", "examples", "$schema", "$id", "$comment", "deprecated", "x-guidance"}
 """Keywords that say nothing of values."""
@@ -141,7 +142,7 @@ def _asked_simply(kind: str, leaf: dict[str, Any]) -> Asked:
     if kind != "string":
         return _ANY_OF[kind]
     if "pattern" in leaf or "format" in leaf:
-        return _ANY_OF[kind]._replace(body=body_of(leaf), is_spelled=True)
+        return _ANY_OF[kind]._replace(body=_body([leaf]), is_spelled=True)
     return Asked(_ANY_OF[kind].kinds, Bounds(leaf.get("minLength", 0), leaf.get("maxLength")), None, 0, True, True)
 
 
@@ -168,10 +169,10 @@ def _asked(leaves: list[dict[str, Any]]) -> Asked:
     bounds = texts = digits = body = None
     if len(strings) == 1 and not any(keyword in strings[0] for keyword in _ASKED):
         bounds = Bounds(strings[0].get("minLength", 0), strings[0].get("maxLength"))
-    elif len(strings) == 1:
-        body = body_of(strings[0])
-    if body is None and strings and all("enum" in leaf or "const" in leaf for leaf in strings):
+    elif strings and all("enum" in leaf or "const" in leaf for leaf in strings):
         texts = tuple(value for leaf in strings for value in _listed(leaf) if isinstance(value, str))
+    elif strings:
+        body = _body(strings)
     if is_counted and not any(isinstance(value, int | float) for value in listed) and all(float(limit).is_integer() for limit in limits):
         digits = max((len(str(abs(int(limit)))) for limit in limits if limit), default=0)
     is_free = not (limits or listed or not is_counted)
@@ -179,11 +180,24 @@ def _asked(leaves: list[dict[str, Any]]) -> Asked:
     return Asked(frozenset(kinds - {"integer"}), bounds, texts, digits, is_free, is_positive, body, is_spelled)
 
 
-def body_of(leaf: dict[str, Any]) -> Body | None:
-    """The automaton of the strings of a schema without alternatives, where one is known for all that it asks of them."""
-    if "pattern" not in leaf or "format" in leaf or "enum" in leaf or "const" in leaf:
-        return None
-    return string_body(leaf["pattern"], leaf.get("minLength", 0), leaf.get("maxLength"))
+def make_body(schema: Any, node: dict[str, Any]) -> None:
+    """Make the automaton of the strings of a schema, where they have one, so that it is known when it is asked for."""
+    leaves = _leaves(schema, node)
+    if leaves:
+        _asked(leaves)
+
+
+def _body(leaves: list[dict[str, Any]]) -> Body | None:
+    """The automaton of the strings that one of some alternatives allows, where one is known for all that they ask."""
+    alternatives = []
+    for leaf in leaves:
+        if "format" in leaf:
+            return None
+        listed = tuple(value for value in _listed(leaf) if isinstance(value, str))
+        if listed and _OF_STRINGS & leaf.keys():
+            return None
+        alternatives.append(Alternative(leaf.get("pattern", ""), leaf.get("minLength", 0), leaf.get("maxLength"), listed))
+    return string_body(*alternatives)
 
 
 def _listed(leaf: dict[str, Any]) -> list[Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
+from typing import NamedTuple
 
 from radixrt.errors import GrammarError
 from radixrt.grammar.fsm.code_points import Ranges, complement, intersection, union
@@ -24,7 +25,8 @@ MAX_WORK = 20_000
 MAX_MOVES = 10_000
 """Moves of an automaton that counts characters besides."""
 MAX_BODIES = 512
-_ANYTHING = r"[\s\S]*"
+_ANY = r"[\s\S]"
+_ANYTHING = _ANY + "*"
 _TOKEN = re.compile(r"\\u\{([0-9a-f]+)\}|\\.|\[\^?|.", re.DOTALL)
 _ESCAPES = {8: "b", 9: "t", 10: "n", 12: "f", 13: "r", ord('"'): '"', ord("\\"): "\\"}
 _ESCAPED: Ranges = union((code, code) for code in _ESCAPES)
@@ -43,19 +45,40 @@ class Body:
         self.tables = tables
 
 
+class Alternative(NamedTuple):
+    """Strings that match a pattern in the engine's dialect and have so many characters, or some that are listed."""
+
+    pattern: str = ""
+    fewest: int = 0
+    most: int | None = None
+    texts: tuple[str, ...] = ()
+
+
 @lru_cache(maxsize=MAX_BODIES)
-def string_body(pattern: str, fewest: int = 0, most: int | None = None) -> Body | None:
-    """Return the automaton of strings with a pattern, in the engine's dialect, and so many characters; None where it is not known."""
-    text = _whole(pattern)
-    if text is None:
+def string_body(*alternatives: Alternative) -> Body | None:
+    """Return the automaton of the strings that are one of some alternatives; None where it is not known."""
+    texts = [_text(one, is_alone=len(alternatives) == 1) for one in alternatives]
+    if None in texts:
         return None
     try:
-        automaton = minimize(trim(_spelled(determinize(build_positions(parse(text), MAX_WORK), MAX_WORK))))
-        if fewest or most is not None:
-            automaton = minimize(trim(_counted(automaton, fewest, most)))
+        tree = parse("|".join(filter(None, texts)))
+        automaton = minimize(trim(_spelled(determinize(build_positions(tree, MAX_WORK), MAX_WORK))))
+        if len(alternatives) == 1 and (alternatives[0].fewest or alternatives[0].most is not None):
+            automaton = minimize(trim(_counted(automaton, alternatives[0].fewest, alternatives[0].most)))
         return Body(_quoted(automaton))
     except GrammarError:
         return None
+
+
+def _text(one: Alternative, *, is_alone: bool) -> str | None:
+    """A regex of ``re`` that matches the whole of a string of an alternative, but for the length of one that is alone."""
+    if one.texts:
+        if not all(_holds(_SPELLED, ord(char)) for text in one.texts for char in text):
+            return None
+        return "|".join("".join(f"\\U{ord(char):08x}" for char in text) for text in one.texts)
+    if is_alone or not (one.fewest or one.most is not None):
+        return _whole(one.pattern)
+    return None if one.pattern else f"{_ANY}{{{one.fewest},{'' if one.most is None else one.most}}}"
 
 
 def _whole(pattern: str) -> str | None:

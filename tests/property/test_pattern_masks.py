@@ -16,7 +16,7 @@ from radixrt.grammar import string_patterns
 from radixrt.grammar.llguidance_engine import compile
 from radixrt.grammar.schema.formats import FORMATS
 from radixrt.grammar.schema.patterns import engine_pattern
-from radixrt.grammar.string_patterns import string_body
+from radixrt.grammar.string_patterns import Alternative, string_body
 from radixrt.grammar.vocabulary import Vocabulary
 from radixrt.types import GrammarOptions, GrammarSpec
 
@@ -49,6 +49,8 @@ def schema(rng: random.Random) -> Any:
         {"a": {"anyOf": [one, {"type": "string", "maxLength": 3}]}, "b": {"type": "string"}},
         {"a": {"anyOf": [one, other]}, "b": {"type": ["string", "integer"], "pattern": "^a"}},
         {"a": {"anyOf": [one, {"const": "bc"}]}, "b": one},
+        {"a": {"anyOf": [{"type": "string", "maxLength": 2}, {"enum": ['l"', 1, "bc1", "-\n", ""]}]}, "b": other},
+        {"a": {"type": "string", "anyOf": [{"maxLength": 2}, {"minLength": 4}], "maxLength": 6}, "b": {"anyOf": [one, {"enum": [1]}]}},
     ))  # fmt: skip
     whole = {"type": "object", "properties": members, "required": [*members], "additionalProperties": False}
     return rng.choice((whole, whole, one, {"type": "array", "items": one, "minItems": 1}))
@@ -99,12 +101,12 @@ def test_a_class_lets_no_escape_through_that_it_excludes(pattern: str) -> None:
     ("^^a", False), (r"\$", True), (r"^[\^$|]\|$", True), ("^(?:[a-z]{1,99}x){99}$", False),
 ])  # fmt: skip
 def test_what_is_not_read_surely_is_left_to_the_engine(pattern: str, known: bool) -> None:
-    assert (string_body(engine_pattern(pattern)) is not None) is known
+    assert (string_body(Alternative(engine_pattern(pattern))) is not None) is known
 
 
 def test_who_counts_too_much_is_left_to_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(string_patterns, "MAX_MOVES", 40)
-    assert string_body("^[ab]+$", 1, 20) is not None and string_body("^[ab]+$", 1, 41) is None
+    assert string_body(Alternative("^[ab]+$", 1, 20)) is not None and string_body(Alternative("^[ab]+$", 1, 41)) is None
 
 
 def test_grammars_with_the_same_pattern_share_tables_and_requests_places() -> None:
