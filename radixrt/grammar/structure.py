@@ -195,13 +195,13 @@ class Structure:
         """Return bytes that must come next, and whether no more are known to."""
         found = b""
         while len(found) < MAX_FORCED and not ahead.unsure:
-            if ahead.is_key or ahead.is_end or any(_has_choices(numbers, ahead.spelled) for numbers in ahead.numbers):
+            if ahead.is_key or ahead.is_end or (ahead.numbers and not ahead.spelled and any(map(_has_choices, ahead.numbers))):
                 return found, True
             if ahead.numbers or (ahead.string is not None and ahead.string.most == 0):
                 return found, False
             texts = [text for text, _ in ahead.texts]
             if len(texts) != 1 or ahead.string is not None:
-                return found + _common(texts if ahead.string is None else [*texts, b'"']), True
+                return found + common(texts if ahead.string is None else [*texts, b'"']), True
             found += texts[0]
             following = self.ahead(ahead.texts[0][1])
             if following is None:
@@ -464,12 +464,12 @@ def _is_between_characters(place: Place) -> bool:
 
 
 @lru_cache(1024)
-def _has_choices(numbers: Numbers, spelled: bytes) -> bool:
-    """Whether a number surely goes on with one byte or another."""
-    return sum(numbers.begins(spelled + bytes((byte,))) for byte in _NUMERIC) > 1
+def _has_choices(numbers: Numbers) -> bool:
+    """Whether a number may begin with one byte or another."""
+    return sum(numbers.begins(bytes((byte,))) for byte in _NUMERIC) > 1
 
 
-def _common(texts: list[bytes]) -> bytes:
+def common(texts: list[bytes]) -> bytes:
     """What all texts begin with."""
     first, last = min(texts, default=b""), max(texts, default=b"")
     at = 0

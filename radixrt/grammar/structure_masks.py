@@ -12,14 +12,16 @@ from radixrt.grammar.forced_masks import allow, deny
 from radixrt.grammar.outline import Outline, Place
 from radixrt.grammar.string_bounds import Bounds
 from radixrt.grammar.string_masks import StringTokens, string_tokens
-from radixrt.grammar.structure import MAX_AHEAD, Ahead, Structure
+from radixrt.grammar.structure import MAX_AHEAD, Ahead, Structure, common
 from radixrt.grammar.value_starts import value_starts
 from radixrt.grammar.vocabulary import Vocabulary
 
 MAX_NUMERIC = 128
 """So many tokens of numbers are looked at one by one in less time than an engine's mask takes."""
-MANY = 40
+FEW = 16
 """More tokens than this are not looked at one by one, but those that begin with what comes behind their first bytes."""
+MANY_TEXTS = 3
+"""More texts than this are looked at together where they begin alike."""
 UNCLOSED = Bounds(1 << 30, None)
 """The bounds of strings that no token closes."""
 
@@ -81,7 +83,10 @@ class StructureMasks:
             return False
         if ahead.is_end and not before:
             found.masks.append(self._vocabulary.end_mask)
-        for text, then in ahead.texts:
+        texts = ahead.texts
+        if len(texts) > MANY_TEXTS:
+            texts = self._without_same_start(before, texts, found)
+        for text, then in texts:
             if not (self._collect_text(before + text, then, found) if text else self._collect_behind(then, found)):
                 return False
         if ahead.numbers and not self._collect_numbers(before, ahead, found):
@@ -90,26 +95,30 @@ class StructureMasks:
             return False
         return not ahead.is_key or self._collect_key(before, place, found)
 
+    def _without_same_start(self, before: bytes, texts: list[tuple[bytes, Place]], found: _Found) -> list[tuple[bytes, Place]]:
+        """Find the tokens of texts that begin alike for longer than a token goes on, and return the others."""
+        left: list[tuple[bytes, Place]] = []
+        for first in {text[:1] for text, _ in texts}:
+            alike = [one for one in texts if one[0][:1] == first]
+            begun, longer = self._vocabulary.around(before + common([text for text, _ in alike])) if first else ((), alike)
+            if longer:
+                left += alike
+            else:
+                found.tokens += begun
+        return left
+
     def _collect_text(self, text: bytes, then: Place, found: _Found) -> bool:
-        begun, longer = self._vocabulary.around(text)
+        begun, longer = self._starts.around(text, self._vocabulary)
         found.tokens += begun
-        if not longer:
-            return True
-        ahead = self._structure.ahead(then)
-        if ahead is None or ahead.unsure:
-            return False
-        if ahead.numbers or ahead.is_key or ahead.string is not None or len(longer) > MANY:
-            return self._collect(text, then, ahead, found)
-        firsts = {one[0] for one, _ in ahead.texts}
-        at, spelled = len(text), self._vocabulary.token_bytes
-        for token in longer:
-            whole = spelled[token] or b""
-            if whole[at] in firsts:
-                goes = self._structure.goes(then, whole[at:])
-                if goes is None:
-                    return False
-                if goes:
-                    found.tokens.append(token)
+        if then.kind or len(longer) > FEW:
+            ahead = self._structure.ahead(then)
+            return ahead is not None and self._collect(text, then, ahead, found)
+        for token, rest in longer:
+            goes = self._structure.goes(then, rest)
+            if goes is None:
+                return False
+            if goes:
+                found.tokens.append(token)
         return True
 
     def _collect_behind(self, place: Place, found: _Found) -> bool:

@@ -20,7 +20,7 @@ from radixrt.grammar.string_bounds import Bounds
 from radixrt.grammar.string_masks import read_characters
 from radixrt.grammar.string_patterns import Body
 from radixrt.grammar.structure import Numbers
-from radixrt.grammar.vocabulary import Vocabulary
+from radixrt.grammar.vocabulary import SHORT, Vocabulary
 
 MAX_STARTS = 256
 """For how many texts it is kept which tokens begin with them."""
@@ -54,6 +54,8 @@ _SURE = {
 }
 """Which of them may come where nothing is asked of the value but its type."""
 
+_JSON = re.compile(rb'[][{},: \t\r\n0-9+.eEtrufalsn-]*("|$)')
+"""What JSON may have outside strings, up to where one begins."""
 _NUMERIC = b"-0123456789.eE+"
 _NUMBER = re.compile(rb"([-0-9.eE+]+)(" + _BEHIND + rb".*)?$", re.DOTALL)
 
@@ -84,6 +86,7 @@ class ValueStarts:
         self._num_words = vocabulary.num_words
         self._strings: dict[bytes, StringStarts] = {}
         self._values: dict[tuple[bytes, str], list[tuple[int, bytes]]] = {}
+        self._around: dict[bytes, tuple[list[int], list[tuple[int, bytes]]]] = {}
         self._begun: dict[tuple[bytes, bool], list[tuple[int, bytes, bytes]]] = {}
         self._numbers: dict[tuple[bytes, tuple[Numbers, ...], bytes], tuple[list[int], list[tuple[int, bytes]]]] = {}
 
@@ -145,6 +148,17 @@ class ValueStarts:
             spelled = ((token, (vocabulary.bytes_of(token) or b"")[len(text) :]) for both in around for tokens in both for token in tokens)
             self._values[text, kind] = [(token, begun) for token, begun in spelled if begun and pattern.fullmatch(begun)]
         return self._values[text, kind]
+
+    def around(self, text: bytes, vocabulary: Vocabulary) -> tuple[list[int], list[tuple[int, bytes]]]:
+        """Return all tokens that a text outside strings starts with, and those that start with all of it and go on with what JSON may
+        have, which is the second of each."""
+        found = self._around.get(text)
+        if found is None:
+            begun, longer = vocabulary.around(text)
+            found = begun, [(token, rest) for token in longer if _JSON.match(rest := (vocabulary.bytes_of(token) or b"")[len(text) :])]
+            if len(text) <= SHORT:
+                self._around[text] = found
+        return found
 
     def numbers(
         self, before: bytes, numbers: tuple[Numbers, ...], spelled: bytes, vocabulary: Vocabulary
