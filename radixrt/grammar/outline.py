@@ -271,6 +271,8 @@ def _values(node: dict[str, Any]) -> list[Any]:
 
 def literal(value: str) -> bytes | None:
     """The one spelling of a text in JSON without ``\\u``; None where it has none, or may have another."""
+    if value.isascii() and _RUN.fullmatch(plain := value.encode()):
+        return plain
     text = json.dumps(value, ensure_ascii=False)[1:-1]
     return None if "\\u" in text or "\x7f" in text or (not value.isascii() and not _encodes(value)) else text.encode()
 

@@ -136,9 +136,10 @@ def _asked_simply(kind: str, leaf: dict[str, Any]) -> Asked:
     """The same as ``_asked`` for one alternative of one type whose values are not listed."""
     if kind in ("integer", "number"):
         limits = [leaf[keyword] for keyword in _LIMITS if keyword in leaf]
-        if not limits and "multipleOf" not in leaf:
-            return _ANY_OF["number"]._replace(is_positive=False)
-        return _asked([leaf])
+        if "multipleOf" in leaf:
+            return _asked([leaf])
+        is_positive = max(leaf.get("minimum", -1), leaf.get("exclusiveMinimum", -1)) >= 0
+        return Asked(_ANY_OF["number"].kinds, None, None, _digits(limits), not limits, is_positive)
     if kind != "string":
         return _ANY_OF[kind]
     if "pattern" in leaf or "format" in leaf:
@@ -173,8 +174,8 @@ def _asked(leaves: list[dict[str, Any]]) -> Asked:
         texts = tuple(value for leaf in strings for value in _listed(leaf) if isinstance(value, str))
     elif strings:
         body = _body(strings)
-    if is_counted and not any(isinstance(value, int | float) for value in listed) and all(float(limit).is_integer() for limit in limits):
-        digits = max((len(str(abs(int(limit)))) for limit in limits if limit), default=0)
+    if is_counted and not any(isinstance(value, int | float) for value in listed):
+        digits = _digits(limits)
     is_free = not (limits or listed or not is_counted)
     is_spelled = any(keyword in leaf for leaf in strings for keyword in ("pattern", "format"))
     return Asked(frozenset(kinds - {"integer"}), bounds, texts, digits, is_free, is_positive, body, is_spelled)
@@ -198,6 +199,13 @@ def _body(leaves: list[dict[str, Any]]) -> Body | None:
             return None
         alternatives.append(Alternative(leaf.get("pattern", ""), leaf.get("minLength", 0), leaf.get("maxLength"), listed))
     return string_body(*alternatives)
+
+
+def _digits(limits: list[float]) -> int | None:
+    """How many digits of whole parts count beside limits; None where some may count of the fraction."""
+    if not all(float(limit).is_integer() for limit in limits):
+        return None
+    return max((len(str(abs(int(limit)))) for limit in limits if limit), default=0)
 
 
 def _listed(leaf: dict[str, Any]) -> list[Any]:

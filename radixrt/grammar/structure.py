@@ -191,10 +191,10 @@ class Structure:
         found = self._named(place.text[: place.value_at], place.open_at)
         return set() if found is None else found[1]
 
-    def forced(self, ahead: Ahead) -> tuple[bytes, bool]:
-        """Return bytes that must come next, and whether no more are known to."""
+    def forced(self, ahead: Ahead, most: int = MAX_FORCED) -> tuple[bytes, bool]:
+        """Return bytes that must come next, not looked for any further than ``most``, and whether no more are known to."""
         found = b""
-        while len(found) < MAX_FORCED and not ahead.unsure:
+        while len(found) < most and not ahead.unsure:
             if ahead.is_key or ahead.is_end or (ahead.numbers and not ahead.spelled and any(map(_has_choices, ahead.numbers))):
                 return found, True
             if ahead.numbers or (ahead.string is not None and ahead.string.most == 0):

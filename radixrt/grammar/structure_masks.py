@@ -18,6 +18,8 @@ from radixrt.grammar.vocabulary import Vocabulary
 
 MAX_NUMERIC = 128
 """So many tokens of numbers are looked at one by one in less time than an engine's mask takes."""
+LONG = 16
+"""Few tokens are longer, so that a text that must come is not looked at any further."""
 FEW = 16
 """More tokens than this are not looked at one by one, but those that begin with what comes behind their first bytes."""
 MANY_TEXTS = 3
@@ -49,7 +51,7 @@ class StructureMasks:
         ahead = structure.ahead(place)
         if ahead is None or ahead.unsure:
             return None
-        forced, is_all = structure.forced(ahead)
+        forced, is_all = structure.forced(ahead, LONG)
         if forced and not self._vocabulary.trie.fill_starts(forced, row):
             return forced if is_all else b""
         found = _Found()
@@ -169,7 +171,7 @@ class StructureMasks:
         starts = self._starts.strings(before, self._vocabulary)
         if (mask := starts.free(UNCLOSED).mask) is not None:
             found.masks.append(mask)
-        for one, behind in starts.closers:
+        for one, behind in starts.key_closers:
             goes = self._structure.key_ends(place, one.text[: len(one.text) - len(behind)], behind)
             if goes is None:
                 return False

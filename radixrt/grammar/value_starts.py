@@ -205,9 +205,10 @@ class StringStarts:
             self._by_first.setdefault(one.text[0], []).append(one)
         self._free: dict[tuple[int, int], Reaching] = {}
         self._under: WeakKeyDictionary[Body, Reaching] = WeakKeyDictionary()
-        self.closers = [(one, one.rest) for one in self._begun if one.rest is not None]
-        """Those that close it, with what follows the quote."""
-        self.enders = [(one, rest) for one, rest in self.closers if _BEHIND_VALUE.match(rest)]
+        closers = [(one, one.rest) for one in self._begun if one.rest is not None]
+        self.key_closers = [(one, rest) for one, rest in closers if rest[:1] in (b"", b":")]
+        """Those that close it as a key, where no blank follows, with what follows the quote."""
+        self.enders = [(one, rest) for one, rest in closers if _BEHIND_VALUE.match(rest)]
         """Those that go on behind it as may follow a value."""
 
     def free(self, bounds: Bounds) -> Reaching:
