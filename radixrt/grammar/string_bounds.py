@@ -143,7 +143,7 @@ def _asked_simply(kind: str, leaf: dict[str, Any]) -> Asked:
     if kind != "string":
         return _ANY_OF[kind]
     if "pattern" in leaf or "format" in leaf:
-        return _ANY_OF[kind]._replace(body=_body([leaf]), is_spelled=True)
+        return _ANY_OF[kind]._replace(body=string_of([leaf]), is_spelled=True)
     return Asked(_ANY_OF[kind].kinds, Bounds(leaf.get("minLength", 0), leaf.get("maxLength")), None, 0, True, True)
 
 
@@ -173,7 +173,7 @@ def _asked(leaves: list[dict[str, Any]]) -> Asked:
     elif strings and all("enum" in leaf or "const" in leaf for leaf in strings):
         texts = tuple(value for leaf in strings for value in _listed(leaf) if isinstance(value, str))
     elif strings:
-        body = _body(strings)
+        body = string_of(strings)
     if is_counted and not any(isinstance(value, int | float) for value in listed):
         digits = _digits(limits)
     is_free = not (limits or listed or not is_counted)
@@ -188,8 +188,8 @@ def make_body(schema: Any, node: dict[str, Any]) -> None:
         _asked(leaves)
 
 
-def _body(leaves: list[dict[str, Any]]) -> Body | None:
-    """The automaton of the strings that one of some alternatives allows, where one is known for all that they ask."""
+def string_of(leaves: list[dict[str, Any]]) -> Body | None:
+    """Return the automaton of the strings that one of some alternatives allows, where one is known for all that they ask."""
     alternatives = []
     for leaf in leaves:
         if "format" in leaf:

@@ -10,13 +10,15 @@ import re
 from functools import lru_cache
 from typing import NamedTuple
 
+import numpy as np
+
 from radixrt.errors import GrammarError
 from radixrt.grammar.fsm.code_points import Ranges, complement, intersection, union
 from radixrt.grammar.fsm.determinize import CharacterAutomaton, determinize, minimize, trim
 from radixrt.grammar.fsm.limits import Budget
 from radixrt.grammar.fsm.nfa import build_positions
 from radixrt.grammar.fsm.syntax import parse
-from radixrt.grammar.fsm.tables import Edges, Tables
+from radixrt.grammar.fsm.tables import DEAD, Edges, Tables
 from radixrt.grammar.fsm.utf8 import to_bytes
 from radixrt.grammar.schema.patterns import WITHOUT_UNSPELLED
 
@@ -25,6 +27,7 @@ MAX_WORK = 20_000
 MAX_MOVES = 10_000
 """Moves of an automaton that counts characters besides."""
 MAX_BODIES = 512
+MAX_FORCED = 64
 _ANY = r"[\s\S]"
 _ANYTHING = _ANY + "*"
 _TOKEN = re.compile(r"\\u\{([0-9a-f]+)\}|\\.|\[\^?|.", re.DOTALL)
@@ -43,6 +46,16 @@ class Body:
 
     def __init__(self, tables: Tables) -> None:
         self.tables = tables
+        self._behind = int(np.flatnonzero(tables.accepting)[0])
+
+    def begins(self, text: bytes) -> bool:
+        """Whether a string may begin so behind its opening quote, and go on with whatever the text has behind the closing one."""
+        return self.tables.walk(0, text) != DEAD
+
+    def forced(self, state: int) -> tuple[bytes, bool]:
+        """Return what must come next, at most ``MAX_FORCED`` bytes, and whether the string does not end with it."""
+        text = self.tables.forced(state, MAX_FORCED)
+        return text, self.tables.walk(state, text) != self._behind
 
 
 class Alternative(NamedTuple):

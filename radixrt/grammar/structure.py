@@ -12,8 +12,9 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from radixrt.grammar.outline import Outline, Place, literal
-from radixrt.grammar.string_bounds import DONE, KINDS, OTHER_KEY, Bounds
+from radixrt.grammar.string_bounds import DONE, KINDS, OTHER_KEY, Bounds, string_of
 from radixrt.grammar.string_masks import read_characters
+from radixrt.grammar.string_patterns import Body
 
 MAX_AHEAD = 1024
 """For how many places of a grammar it is kept what comes next."""
@@ -95,15 +96,15 @@ class Ahead(NamedTuple):
     """What may come next at a place.
 
     ``texts``: bytes, each with the place that they lead to.  ``numbers``: whole ones or any that may begin, or go on behind
-    ``spelled``; ``string``: how long one may be that begins; ``behind``: the place behind either.  ``key``: whether the characters of
-    a key may follow that the schema does not name.  ``is_end``: whether the text may end.  ``unsure``: with which bytes something may
-    begin besides of which nothing is known.
+    ``spelled``; ``string``: how long one may be that begins, or its automaton; ``behind``: the place behind either.  ``is_key``: whether
+    the characters of a key may follow that the schema does not name.  ``is_end``: whether the text may end.  ``unsure``: with which bytes
+    something may begin besides of which nothing is known.
     """
 
     texts: list[tuple[bytes, Place]] = []
     numbers: tuple[Numbers, ...] = ()
     spelled: bytes = b""
-    string: Bounds | None = None
+    string: Bounds | Body | None = None
     behind: Place = Place()
     is_key: bool = False
     is_end: bool = False
@@ -197,9 +198,12 @@ class Structure:
         while len(found) < most and not ahead.unsure:
             if ahead.is_key or ahead.is_end or (ahead.numbers and not ahead.spelled and any(map(_has_choices, ahead.numbers))):
                 return found, True
-            if ahead.numbers or (ahead.string is not None and ahead.string.most == 0):
+            if ahead.numbers or (isinstance(ahead.string, Bounds) and ahead.string.most == 0):
                 return found, False
             texts = [text for text, _ in ahead.texts]
+            if isinstance(ahead.string, Body) and not texts:
+                text, goes_on = ahead.string.forced(0)
+                return found + b'"' + text, goes_on
             if len(texts) != 1 or ahead.string is not None:
                 return found + common(texts if ahead.string is None else [*texts, b'"']), True
             found += texts[0]
@@ -246,15 +250,21 @@ class Structure:
 
     def string_goes(self, ahead: Ahead, rest: bytes) -> bool | None:
         """Whether bytes may follow the quote that opens a string."""
-        assert ahead.string is not None
-        fewest, most = ahead.string
         match read_characters(rest, self._escapes):
             case int() as length:
-                return most is None or length <= most
+                return self.string_fits(ahead, rest, length, is_whole=False)
             case (length, behind):
-                fits = fewest <= length and (most is None or length <= most)
+                fits = self.string_fits(ahead, rest, length, is_whole=True)
                 return fits and (not behind or self.goes(ahead.behind, behind))
         return False
+
+    def string_fits(self, ahead: Ahead, text: bytes, length: int, *, is_whole: bool) -> bool:
+        """Whether a string may begin with a text that has so many characters of it, and end there if the text closes it."""
+        if isinstance(ahead.string, Body):
+            return ahead.string.begins(text)
+        assert ahead.string is not None
+        fewest, most = ahead.string
+        return (most is None or length <= most) and (length >= fewest or not is_whole)
 
     def key_goes(self, place: Place, rest: bytes) -> bool | None:
         """Whether a key that the schema does not name may go on with bytes, at a place in a key."""
@@ -407,12 +417,13 @@ class Structure:
                         found = _numbers(kind, leaf)
                         unsure += b"-" + _DIGITS if found is None else b""
                         numbers += [] if found is None else [found]
-        string = None
+        string: Bounds | Body | None = None
         free = [leaf for leaf in strings if "enum" not in leaf and "const" not in leaf]
         if len(free) == len(strings) == 1 and not {"pattern", "format"} & free[0].keys():
             string = Bounds(free[0].get("minLength", 0), free[0].get("maxLength"))
         elif free:
-            unsure += b'"'
+            string = self._outline.values.asked(text, open_at).body
+            unsure += b'"' if string is None else b""
         return Ahead(list(texts.items()), tuple(numbers), b"", string, behind, unsure=unsure)
 
     def _behind(self, text: bytes, open_at: tuple[int, ...]) -> Place:
@@ -438,7 +449,7 @@ class Structure:
     def _surely_has(self, kind: str, leaf: dict[str, Any]) -> bool:
         match kind:
             case "string":
-                return not {"pattern", "format"} & leaf.keys()
+                return not {"pattern", "format"} & leaf.keys() or string_of([leaf]) is not None
             case "object":
                 return all(self._may_be(leaf.get("properties", {}).get(name, True)) for name in leaf.get("required", ()))
             case "array":

@@ -12,6 +12,7 @@ from radixrt.grammar.forced_masks import allow, deny
 from radixrt.grammar.outline import Outline, Place
 from radixrt.grammar.string_bounds import Bounds
 from radixrt.grammar.string_masks import StringTokens, string_tokens
+from radixrt.grammar.string_patterns import Body
 from radixrt.grammar.structure import MAX_AHEAD, Ahead, Structure, common
 from radixrt.grammar.value_starts import value_starts
 from radixrt.grammar.vocabulary import Vocabulary
@@ -151,13 +152,13 @@ class StructureMasks:
 
     def _collect_string(self, before: bytes, ahead: Ahead, found: _Found) -> bool:
         assert ahead.string is not None
-        fewest, most = ahead.string
         starts = self._starts.strings(before, self._vocabulary)
         found.tokens += self._vocabulary.around(before)[0]
-        if (mask := starts.free(ahead.string).mask) is not None:
-            found.masks.append(mask)
+        reaching = starts.under(ahead.string) if isinstance(ahead.string, Body) else starts.free(ahead.string)
+        if reaching.mask is not None:
+            found.masks.append(reaching.mask)
         for one, behind in starts.enders:
-            if fewest <= one.length and (most is None or one.length <= most):
+            if self._structure.string_fits(ahead, one.text, one.length, is_whole=True):
                 goes = self._structure.goes(ahead.behind, behind)
                 if goes is None:
                     return False
