@@ -19,7 +19,7 @@ def pieces(letters: Sequence[str], seed: int) -> Vocabulary:
     """Every byte, texts put together from letters at random, and parts of characters."""
     rng = random.Random(seed)
     found = {"".join(rng.choices(letters, k=rng.randrange(1, 6))).encode() for _ in range(600)}
-    found |= {piece[rng.randrange(2) :][: rng.randrange(1, 6)] for piece in list(found)}
+    found |= {piece[rng.randrange(2) :][: rng.randrange(1, 6)] for piece in sorted(found)}
     texts = sorted({*(bytes((byte,)) for byte in range(256)), *found} - {b""})
     return Vocabulary([*texts, None], (len(texts),), lambda text: list(text.encode()))
 

@@ -58,10 +58,10 @@ class StructureMasks:
         found = _Found()
         if not self._collect(b"", place, ahead, found):
             return None
-        row[:] = found.masks[0] if found.masks else 0
-        for mask in found.masks[1:]:
-            row |= mask
+        row[:] = 0 if found.others is None else found.others
         deny(row, found.denied)
+        for mask in found.masks:
+            row |= mask
         allow(row, found.tokens)
         return forced if is_all else b""
 
@@ -192,7 +192,7 @@ class StructureMasks:
                 if goes is None:
                     return False
                 fits[number] = goes
-        found.masks.append(strings.closing(bytes(fits)).allowed)
+        found.others = strings.closing(bytes(fits)).allowed
         spelled = place.text[place.value_at :]
         for name in self._structure.named(place):
             if name.startswith(spelled):
@@ -203,11 +203,12 @@ class StructureMasks:
 
 
 class _Found:
-    """Tokens one by one, and packed masks of others, of which some are denied."""
+    """Tokens one by one, and packed masks; ``others`` is one of keys that are not named, of which some are denied."""
 
-    __slots__ = ("denied", "masks", "tokens")
+    __slots__ = ("denied", "masks", "others", "tokens")
 
     def __init__(self) -> None:
         self.tokens: list[int] = []
         self.denied: list[int] = []
         self.masks: list[np.ndarray] = []
+        self.others: np.ndarray | None = None

@@ -132,3 +132,17 @@ def test_whole_numbers_begin_where_one_of_the_range_goes_on() -> None:
             for text in {*begun, *map(str, range(-99, 100)), "00", "-", "-0", "01"}:
                 assert numbers.begins(text.encode()) == (text in begun), (low, high, text)
                 assert numbers.is_whole(text.encode()) == (text in spelled), (low, high, text)
+
+
+def test_a_token_may_end_a_key_that_is_named_and_hold_its_value() -> None:
+    texts = [*(bytes((byte,)) for byte in range(256)), b'": ""', b'": "b"', b'b": "']
+    words = Vocabulary([*texts, None], (len(texts),), lambda text: list(text.encode()))
+    schema = {"type": "object", "properties": {"a": {"type": "string", "maxLength": 0}}, "additionalProperties": {"type": "string"}}
+    grammar = compile(GrammarSpec("json_schema", json.dumps(schema), GrammarOptions(whitespace="fixed")), words)
+    state = grammar.new_state()
+    found, made = np.full((2, words.num_words), -1, dtype=np.int32)
+    for byte in b'{"a':
+        assert state.accept(byte)
+    state.fill_mask(found)
+    state._make_mask(made)
+    assert (found == made).all() and found[256 >> 5] >> (256 & 31) & 0b111 == 0b101
