@@ -24,6 +24,7 @@ from radixrt.grammar.pattern_masks import pattern_masks
 from radixrt.grammar.schema import normalise
 from radixrt.grammar.schema.formats import FORMATS
 from radixrt.grammar.shared_masks import SharedMasks
+from radixrt.grammar.string_bounds import Bounds
 from radixrt.grammar.string_masks import Closing, StringTokens, string_tokens
 from radixrt.grammar.string_patterns import Body
 from radixrt.grammar.structure_masks import StructureMasks
@@ -177,13 +178,17 @@ class LLGuidanceState(MatcherState[LLMatcher]):
             return False
         if self._forced and not self._vocabulary.trie.fill_starts(self._forced, row):
             return True  # the matcher need not even be where the text is
-        bounds, body = self._masks.outline.bounds(place), self._masks.outline.body(place)
-        if body is not None:
-            return self._compose_in_pattern(place, body, row)
-        if bounds is None:
-            forced = self._structure.write(place, row)
-            self._forced = forced or self._forced
-            return forced is not None
+        asked = self._masks.outline.string(place)
+        if asked is not None and asked.body is not None:
+            return self._compose_in_pattern(place, asked.body, row)
+        if asked is not None and asked.bounds is not None:
+            return self._compose_in_string(place, asked.bounds, row)
+        forced = self._structure.write(place, row)
+        self._forced = forced or self._forced
+        return forced is not None
+
+    def _compose_in_string(self, place: Place, bounds: Bounds, row: np.ndarray) -> bool:
+        """The same inside a string of which only the length counts: all but what closes it is a table of the vocabulary."""
         strings = string_tokens(self._vocabulary, ESCAPES)
         need, room = max(0, bounds.fewest - place.length), None if bounds.most is None else bounds.most - place.length
         if place.partial:

@@ -14,8 +14,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from radixrt.grammar.string_bounds import DONE, NOTES, OTHER_KEY, Asked, Bounds, Values, agree, make_body
-from radixrt.grammar.string_patterns import Body
+from radixrt.grammar.string_bounds import DONE, NOTES, OTHER_KEY, Asked, Values, agree, make_body
 
 MAX_KEY_BYTES = 4096
 """Longer texts have no place: what they share is not worth the bytes."""
@@ -77,23 +76,17 @@ class Outline:
         self.values = Values(schema)
         self._texts: dict[tuple[str, ...], list[bytes] | None] = {}
 
-    def bounds(self, place: Place | None) -> Bounds | None:
-        """How long the string open at a place may be; None where more than its length matters."""
+    def string(self, place: Place | None) -> Asked | None:
+        """What is asked of the string open at a place: how long it may be, or its automaton, which is in the place's ``state``, or
+        what it may be; None at other places."""
         if place is None or place.kind != "s" or not self.forgets:
             return None
-        return self.values.asked(place.text, place.open_at).bounds
-
-    def body(self, place: Place | None) -> Body | None:
-        """The automaton of the string open at a place, which is in its ``state``; None where more matters, or less."""
-        if place is None or place.kind != "s" or not self.forgets:
-            return None
-        return self.values.asked(place.text, place.open_at).body
+        return self.values.asked(place.text, place.open_at)
 
     def texts(self, place: Place | None) -> list[bytes] | None:
         """What the string open at a place may be, as JSON spells it, where its values are listed; None where that is not known."""
-        if place is None or place.kind != "s" or not self.forgets:
-            return None
-        texts = self.values.asked(place.text, place.open_at).texts
+        asked = self.string(place)
+        texts = None if asked is None else asked.texts
         if texts is None:
             return None
         if texts not in self._texts:
@@ -142,7 +135,7 @@ class Outline:
         """What ``_step`` leads to byte by byte, where a string or key goes on with characters of one byte."""
         if place.kind == "k":
             return place._replace(text=place.text + run)
-        if (body := self.body(place)) is not None:
+        if (body := self.values.asked(place.text, place.open_at).body) is not None:
             return place._replace(state=body.tables.walk(place.state, run))
         spelled = None if place.spelled is None else self._may_matter(place, place.spelled + run)
         return Place(place.text, place.open_at, "s", 0, min(place.length + len(run), self._longest), spelled)
@@ -220,7 +213,7 @@ class Outline:
         spelled = None if place.spelled is None else self._may_matter(place, place.spelled + char)
         first = partial[0]
         whole = 2 if partial[:1] == b"\\" else 1 if first < 0x80 else 2 if first < 0xE0 else 3 if first < 0xF0 else 4
-        body = self.body(place)
+        body = self.values.asked(place.text, place.open_at).body
         state = 0 if body is None else body.tables.step(place.state, byte)
         if len(partial) < whole or body is not None:
             return place._replace(spelled=spelled, partial=partial if len(partial) < whole else b"", state=state)

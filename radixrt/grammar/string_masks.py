@@ -15,7 +15,7 @@ import numpy as np
 
 from radixrt.grammar.vocabulary import Vocabulary
 
-MAX_CLOSING = 256
+MAX_CLOSING = 64
 """How many sets of what may follow strings are kept."""
 _BEHIND = b",]} \t\r\n"
 _SPECIAL = re.compile(rb'["\\\x00-\x1F\x7F]')
@@ -82,22 +82,25 @@ class Closing:
     """Tokens that close a string, by how many characters they have before the quote."""
 
     def __init__(self, tokens: np.ndarray, lengths: np.ndarray, inside: np.ndarray) -> None:
-        self._words, self._bits = tokens >> 5, _bits(tokens)
-        self._lengths = lengths
+        self._tokens, self._lengths = tokens, lengths
         self._longest = int(lengths.max(initial=0))
-        self._all = np.zeros(len(inside), dtype=np.int32)
-        np.bitwise_or.at(self._all.view(np.uint32), self._words, self._bits)
-        self.allowed = self._all | inside
+        self._of: dict[tuple[int, int], np.ndarray] = {}
+        self._num_words = len(inside)
+        self.allowed = self._mask(0, self._longest) | inside
         """The packed mask of these, and of all tokens that stay inside a string."""
 
     def write(self, row: np.ndarray, inside: np.ndarray, need: int, room: int | None) -> None:
         """Write a packed mask: the tokens inside, and those that close behind at least ``need`` and at most ``room`` characters."""
-        if need == 0 and (room is None or room >= self._longest):
-            np.bitwise_or(inside, self._all, out=row)
-            return
-        row[:] = inside
-        chosen = (self._lengths >= need) & (self._lengths <= (self._longest if room is None else room))
-        np.bitwise_or.at(row.view(np.uint32), self._words[chosen], self._bits[chosen])
+        most = self._longest if room is None or room > self._longest else room
+        np.bitwise_or(inside, self._mask(min(need, self._longest + 1), most), out=row)
+
+    def _mask(self, need: int, room: int) -> np.ndarray:
+        mask = self._of.get((need, room))
+        if mask is None:
+            tokens = self._tokens[(self._lengths >= need) & (self._lengths <= room)]
+            mask = self._of[need, room] = np.zeros(self._num_words, dtype=np.int32)
+            np.bitwise_or.at(mask.view(np.uint32), tokens >> 5, _bits(tokens))
+        return mask
 
 
 def string_tokens(vocabulary: Vocabulary, escapes: str) -> StringTokens:

@@ -123,10 +123,11 @@ class ValueStarts:
 
     def _in_string(self, outline: Outline, start: Place, text: bytes, vocabulary: Vocabulary) -> Reaching | None:
         """The same for text whose last byte opens a string, before the first of its characters."""
-        if (bounds := outline.bounds(start)) is not None:
-            return self.strings(text, vocabulary).free(bounds)
-        if (body := outline.body(start)) is not None:
-            return self.strings(text, vocabulary).under(body)
+        asked = outline.string(start)
+        if asked is not None and asked.bounds is not None:
+            return self.strings(text, vocabulary).free(asked.bounds)
+        if asked is not None and asked.body is not None:
+            return self.strings(text, vocabulary).under(asked.body)
         if (texts := outline.texts(start)) is not None:
             return Reaching(None, [], self.strings(text, vocabulary).among(texts))
         return None
