@@ -70,6 +70,7 @@ class Values:
     def __init__(self, schema: Any) -> None:
         self._schema = schema
         self._containers: dict[bytes, list[dict[str, Any]]] = {}
+        self._leaves: dict[bytes, list[dict[str, Any]] | None] = {}
         self._asked: dict[bytes, Asked] = {}
 
     def asked(self, text: bytes, open_at: Sequence[int]) -> Asked:
@@ -92,8 +93,12 @@ class Values:
 
     def leaves(self, text: bytes, open_at: Sequence[int]) -> list[dict[str, Any]] | None:
         """Return the alternatives of the value that begins behind a text; None where they are not known."""
-        node = self._node(text, open_at)
-        return None if node is None else _leaves(self._schema, node)
+        if text not in self._leaves:
+            if len(self._leaves) >= MAX_PLACES:
+                self._leaves.clear()
+            node = self._node(text, open_at)
+            self._leaves[text] = None if node is None else _leaves(self._schema, node)
+        return self._leaves[text]
 
     def _node(self, text: bytes, open_at: Sequence[int]) -> Any:
         """The schema of what comes next; None where it is not known."""

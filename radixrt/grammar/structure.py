@@ -30,7 +30,6 @@ _BEGUN_POSITIVE = re.compile(rb"((0|[1-9][0-9]*)(\.[0-9]*)?)?")
 _WHOLE_POSITIVE = re.compile(rb"(0|[1-9][0-9]*)(\.[0-9]+)?")
 _KEY = re.compile(rb'"(?:[^"\\]|\\.)*"')
 _BLANK = b" "
-_SPELLED = {"pattern", "format", "enum", "const"}
 _LIMITS = ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum")
 
 
@@ -385,11 +384,12 @@ class Structure:
         behind = self._behind(text, open_at)
         if leaves is None:
             return Ahead(behind=behind, unsure=b'"{[tfn-' + _DIGITS)
-        if len(leaves) == 1 and leaves[0].get("type") == "string" and not _SPELLED & leaves[0].keys():
-            return Ahead(string=Bounds(leaves[0].get("minLength", 0), leaves[0].get("maxLength")), behind=behind)
+        asked = self._outline.values.asked(text, open_at)
+        string = asked.body if asked.bounds is None else asked.bounds
+        if string is not None and len(leaves) == 1 and leaves[0].get("type") == "string":
+            return Ahead(string=string, behind=behind)
         texts: dict[bytes, Place] = {}
         numbers: list[Numbers] = []
-        strings: list[dict[str, Any]] = []
         unsure = b""
         for leaf in leaves:
             if "enum" in leaf or "const" in leaf:
@@ -398,13 +398,12 @@ class Structure:
                 if "type" in leaf or None in spellings:
                     unsure += b'"tfn-' + _DIGITS
                 texts |= {spelled: behind for spelled in spellings if spelled is not None}
-                strings += [leaf] if any(isinstance(value, str) for value in listed) else []
                 continue
             types = leaf.get("type", KINDS)
             for kind in (types,) if isinstance(types, str) else types:
                 match kind:
                     case "string":
-                        strings.append(leaf)
+                        unsure += b'"' if string is None else b""
                     case "boolean":
                         texts |= {b"true": behind, b"false": behind}
                     case "null":
@@ -417,13 +416,6 @@ class Structure:
                         found = _numbers(kind, leaf)
                         unsure += b"-" + _DIGITS if found is None else b""
                         numbers += [] if found is None else [found]
-        string: Bounds | Body | None = None
-        free = [leaf for leaf in strings if "enum" not in leaf and "const" not in leaf]
-        if len(free) == len(strings) == 1 and not {"pattern", "format"} & free[0].keys():
-            string = Bounds(free[0].get("minLength", 0), free[0].get("maxLength"))
-        elif free:
-            string = self._outline.values.asked(text, open_at).body
-            unsure += b'"' if string is None else b""
         return Ahead(list(texts.items()), tuple(numbers), b"", string, behind, unsure=unsure)
 
     def _behind(self, text: bytes, open_at: tuple[int, ...]) -> Place:

@@ -12,7 +12,6 @@ from radixrt.grammar.forced_masks import allow, deny
 from radixrt.grammar.outline import Outline, Place
 from radixrt.grammar.string_bounds import Bounds
 from radixrt.grammar.string_masks import StringTokens, string_tokens
-from radixrt.grammar.string_patterns import Body
 from radixrt.grammar.structure import MAX_AHEAD, Ahead, Structure, common
 from radixrt.grammar.value_starts import value_starts
 from radixrt.grammar.vocabulary import Vocabulary
@@ -152,26 +151,22 @@ class StructureMasks:
 
     def _collect_string(self, before: bytes, ahead: Ahead, found: _Found) -> bool:
         assert ahead.string is not None
-        starts = self._starts.strings(before, self._vocabulary)
         found.tokens += self._vocabulary.around(before)[0]
-        reaching = starts.under(ahead.string) if isinstance(ahead.string, Body) else starts.free(ahead.string)
-        if reaching.mask is not None:
-            found.masks.append(reaching.mask)
-        for one, behind in starts.enders:
-            if self._structure.string_fits(ahead, one.text, one.length, is_whole=True):
-                goes = self._structure.goes(ahead.behind, behind)
-                if goes is None:
-                    return False
-                if goes:
-                    found.tokens.append(one.token)
+        mask, enders = self._starts.strings(before, self._vocabulary).within(ahead.string)
+        found.masks.append(mask)
+        for token, behind in enders:
+            goes = self._structure.goes(ahead.behind, behind)
+            if goes is None:
+                return False
+            if goes:
+                found.tokens.append(token)
         return True
 
     def _collect_key(self, before: bytes, place: Place, found: _Found) -> bool:
         if not before:
             return self._collect_in_key(place, found)
         starts = self._starts.strings(before, self._vocabulary)
-        if (mask := starts.free(UNCLOSED).mask) is not None:
-            found.masks.append(mask)
+        found.masks.append(starts.within(UNCLOSED)[0])
         for one, behind in starts.key_closers:
             goes = self._structure.key_ends(place, one.text[: len(one.text) - len(behind)], behind)
             if goes is None:

@@ -124,10 +124,10 @@ class ValueStarts:
     def _in_string(self, outline: Outline, start: Place, text: bytes, vocabulary: Vocabulary) -> Reaching | None:
         """The same for text whose last byte opens a string, before the first of its characters."""
         asked = outline.string(start)
-        if asked is not None and asked.bounds is not None:
-            return self.strings(text, vocabulary).free(asked.bounds)
-        if asked is not None and asked.body is not None:
-            return self.strings(text, vocabulary).under(asked.body)
+        string = None if asked is None else asked.body if asked.bounds is None else asked.bounds
+        if string is not None:
+            mask, enders = self.strings(text, vocabulary).within(string)
+            return Reaching(mask, [], [token for token, _ in enders])
         if (texts := outline.texts(start)) is not None:
             return Reaching(None, [], self.strings(text, vocabulary).among(texts))
         return None
@@ -204,36 +204,36 @@ class StringStarts:
         self._by_first: dict[int, list[Begun]] = {}
         for one in self._begun:
             self._by_first.setdefault(one.text[0], []).append(one)
-        self._free: dict[tuple[int, int], Reaching] = {}
-        self._under: WeakKeyDictionary[Body, Reaching] = WeakKeyDictionary()
-        closers = [(one, one.rest) for one in self._begun if one.rest is not None]
-        self.key_closers = [(one, rest) for one, rest in closers if rest[:1] in (b"", b":")]
+        self._of_length: dict[tuple[int, int], tuple[np.ndarray, list[tuple[int, bytes]]]] = {}
+        self._of_body: WeakKeyDictionary[Body, tuple[np.ndarray, list[tuple[int, bytes]]]] = WeakKeyDictionary()
+        self.key_closers = [(one, one.rest) for one in self._begun if one.rest is not None and one.rest[:1] in (b"", b":")]
         """Those that close it as a key, where no blank follows, with what follows the quote."""
-        self.enders = [(one, rest) for one, rest in closers if _BEHIND_VALUE.match(rest)]
-        """Those that go on behind it as may follow a value."""
 
-    def free(self, bounds: Bounds) -> Reaching:
-        """Those that may come where nothing but its length is asked of the string."""
+    def within(self, string: Bounds | Body) -> tuple[np.ndarray, list[tuple[int, bytes]]]:
+        """Return those that may come where a string is asked nothing but its length, or has an automaton: a packed mask of the tokens that
+        have nothing behind it, and those that go on as may follow a value, with what they have there."""
+        return self._under(string) if isinstance(string, Body) else self._free(string)
+
+    def _free(self, bounds: Bounds) -> tuple[np.ndarray, list[tuple[int, bytes]]]:
         fewest = min(bounds.fewest, self._longest + 1)
         most = self._longest if bounds.most is None else min(bounds.most, self._longest)
-        if (fewest, most) not in self._free:
+        if (fewest, most) not in self._of_length:
             fits = [one for one in self._begun if one.length <= most and (one.rest is None or one.length >= fewest)]
-            self._free[fewest, most] = self._fitting(fits)
-        return self._free[fewest, most]
+            self._of_length[fewest, most] = self._fitting(fits)
+        return self._of_length[fewest, most]
 
-    def under(self, body: Body) -> Reaching:
-        """Those that may come where the automaton of the string is known."""
-        found = self._under.get(body)
+    def _under(self, body: Body) -> tuple[np.ndarray, list[tuple[int, bytes]]]:
+        found = self._of_body.get(body)
         if found is None:
             found = self._fitting([one for one in self._begun if body.tables.walk(0, one.text) != DEAD])
-            self._under[body] = found
+            self._of_body[body] = found
         return found
 
-    def _fitting(self, fits: list[Begun]) -> Reaching:
+    def _fitting(self, fits: list[Begun]) -> tuple[np.ndarray, list[tuple[int, bytes]]]:
         """Tokens that fit as far as the string goes."""
         surely = np.zeros(self._num_words, dtype=np.int32)
         allow(surely, [one.token for one in fits if not one.rest])
-        return Reaching(surely, [], [one.token for one in fits if one.rest and _BEHIND_VALUE.match(one.rest)])
+        return surely, [(one.token, one.rest) for one in fits if one.rest and _BEHIND_VALUE.match(one.rest)]
 
     def among(self, texts: list[bytes]) -> list[int]:
         """Those that agree with one of the texts that the string may have."""
