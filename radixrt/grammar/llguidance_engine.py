@@ -19,14 +19,12 @@ from radixrt.errors import GrammarError
 from radixrt.grammar.closer import min_tokens
 from radixrt.grammar.forced_masks import FEW, allow, cut, is_seen_whole
 from radixrt.grammar.matcher_state import MatcherState
+from radixrt.grammar.open_strings import OpenStrings
 from radixrt.grammar.outline import Outline, Place
-from radixrt.grammar.pattern_masks import pattern_masks
 from radixrt.grammar.schema import normalise
 from radixrt.grammar.schema.formats import FORMATS
 from radixrt.grammar.shared_masks import SharedMasks
-from radixrt.grammar.string_bounds import Bounds
-from radixrt.grammar.string_masks import Closing, StringTokens, string_tokens
-from radixrt.grammar.string_patterns import Body
+from radixrt.grammar.string_masks import StringTokens, string_tokens
 from radixrt.grammar.structure_masks import StructureMasks
 from radixrt.grammar.tool_calls import ToolCalls, ToolText
 from radixrt.grammar.value_starts import value_starts
@@ -72,23 +70,26 @@ class LLGuidanceGrammar:
         outline = Outline(msgspec.json.decode(text[len(JSON) :]) if text.startswith(JSON) else None)
         self._masks = SharedMasks(outline, vocabulary)
         self._structure = StructureMasks(outline, vocabulary, ESCAPES)
+        self._strings = OpenStrings(self._masks, self._structure, vocabulary, ESCAPES)
         self.text = text
         self.memory_bytes = 160 * 1024 + 32 * len(text)
         self.min_tokens = min_tokens(self.new_state(), vocabulary) if shortest is None else shortest
         self._masks.know(self.min_tokens)
 
     def new_state(self) -> LLGuidanceState:
-        return LLGuidanceState(self._matcher.deep_copy(), self._vocabulary, self._masks, self._structure)
+        return LLGuidanceState(self._matcher.deep_copy(), self._vocabulary, self._masks, self._structure, self._strings)
 
 
 class LLGuidanceState(MatcherState[LLMatcher]):
     """End tokens never reach the matcher, whose own idea of an end is one token."""
 
-    __slots__ = ("_failed", "_structure")
+    __slots__ = ("_failed", "_strings", "_structure")
 
-    def __init__(self, matcher: LLMatcher, vocabulary: Vocabulary, masks: SharedMasks, structure: StructureMasks) -> None:
+    def __init__(
+        self, matcher: LLMatcher, vocabulary: Vocabulary, masks: SharedMasks, structure: StructureMasks, strings: OpenStrings
+    ) -> None:
         super().__init__(matcher, vocabulary, masks)
-        self._structure = structure
+        self._structure, self._strings = structure, strings
         self._failed = False  # as far as it was noticed; to ask the matcher costs as much as half a mask where its memory is cold
 
     def is_finished(self) -> bool:
@@ -100,7 +101,7 @@ class LLGuidanceState(MatcherState[LLMatcher]):
         return self._ended or self._matcher.is_accepting()
 
     def fork(self) -> LLGuidanceState:
-        other = LLGuidanceState(self._matcher.deep_copy(), self._vocabulary, self._masks, self._structure)
+        other = LLGuidanceState(self._matcher.deep_copy(), self._vocabulary, self._masks, self._structure, self._strings)
         other._failed = self._failed
         self._copy_to(other)
         return other
@@ -108,7 +109,7 @@ class LLGuidanceState(MatcherState[LLMatcher]):
     def forced_bytes(self, limit: int) -> bytes:
         if not self._forced:
             place = self._place()
-            known = None if place is None or self._ended or self._failed else self._structure.forced(place)
+            known = None if place is None or self._ended or self._failed else self._strings.forced(place)
             if known is not None:
                 self._forced = known
             elif not self.is_accepting() and not self._matcher.is_stopped():
@@ -169,8 +170,7 @@ class LLGuidanceState(MatcherState[LLMatcher]):
         return bool(tokens)
 
     def _compose_mask(self, place: Place | None, row: np.ndarray) -> bool:
-        """Inside a string of which only the length counts, all but what closes it is a table of the vocabulary; behind a whole text
-        nothing comes but its end."""
+        """Put a mask together from what the schema says comes next; behind a whole text nothing comes but its end."""
         if self._masks.outline.is_whole(place):
             row[:] = self._vocabulary.end_mask
             return True
@@ -178,65 +178,12 @@ class LLGuidanceState(MatcherState[LLMatcher]):
             return False
         if self._forced and not self._vocabulary.trie.fill_starts(self._forced, row):
             return True  # the matcher need not even be where the text is
-        asked = self._masks.outline.string(place)
-        if asked is not None and asked.body is not None:
-            return self._compose_in_pattern(place, asked.body, row)
-        if asked is not None and asked.bounds is not None:
-            return self._compose_in_string(place, asked.bounds, row)
+        known = self._strings.write(place, row, self._following)
+        if known is not None:
+            return known
         forced = self._structure.write(place, row)
         self._forced = forced or self._forced
         return forced is not None
-
-    def _compose_in_string(self, place: Place, bounds: Bounds, row: np.ndarray) -> bool:
-        """The same inside a string of which only the length counts: all but what closes it is a table of the vocabulary."""
-        strings = string_tokens(self._vocabulary, ESCAPES)
-        need, room = max(0, bounds.fewest - place.length), None if bounds.most is None else bounds.most - place.length
-        if place.partial:
-            ends = pattern_masks(self._vocabulary, ESCAPES).ends(place.partial, self._vocabulary)
-            if ends is None or (room is not None and ends.most > room):
-                return False
-            row[:] = ends.mask
-            return True
-        if need > strings.longest_closer:
-            row[:] = strings.inside(room)
-            return True
-        closing = self._closing(place, b"a" * need + b'"')
-        if closing is None:
-            return False
-        closing.write(row, strings.inside(room), need, room)
-        return True
-
-    def _compose_in_pattern(self, place: Place, body: Body, row: np.ndarray) -> bool:
-        """The same inside a string whose automaton is known: a table of its state, less what may not come behind the string."""
-        masks = pattern_masks(self._vocabulary, ESCAPES)
-        may = masks.of(body, place.state, self._vocabulary)
-        if place.partial and masks.ends(place.partial, self._vocabulary) is None:
-            self._make_mask(row)  # the table does not tell what closes the string
-            row &= may.mask
-            return True
-        if place.partial or not may.closes:
-            row[:] = may.mask
-            return True
-        closing = self._closing(place, body.tables.shortest_end(place.state))
-        if closing is None:
-            return False
-        np.bitwise_and(may.mask, closing.allowed, out=row)
-        return True
-
-    def _closing(self, place: Place, end: bytes) -> Closing | None:
-        """What may close the string open at a place, which is where the state is, and may ``end`` like this; None when that cannot be
-        told."""
-        closing = self._masks.closing(place.text)
-        if closing is None:
-            strings = string_tokens(self._vocabulary, ESCAPES)
-            fits = self._structure.following(self._masks.outline.after(place, end), strings)
-            if fits is None:
-                fits = self._following(end, strings)
-            if fits is None:
-                return None
-            closing = strings.closing(fits)
-            self._masks.keep_closing(place.text, closing)
-        return closing
 
     def _following(self, text: bytes, strings: StringTokens) -> bytes | None:
         """Which of the texts that tokens have behind a string may come behind this one, a text away; None when that cannot be told."""

@@ -76,6 +76,8 @@ def test_a_mask_looked_up_is_the_one_the_engine_makes(seed: int) -> None:
                 if asked is not None and asked.body is not None and state._compose_mask(state._place(), found):
                     looked_up += 1
                     assert (found == made).all(), (grammar.text, words.spell(state._tokens))
+                forced, by_engine = state.forced_bytes(99), state._matcher.compute_ff_bytes()
+                assert by_engine.startswith(forced), (grammar.text, words.spell(state._tokens))
                 may = sorted(allowed(state, words))
                 closing = sorted(set(may).intersection(closers))
                 if not may:
