@@ -21,6 +21,7 @@ from radixrt.grammar.forced_masks import FEW, allow, cut, is_seen_whole
 from radixrt.grammar.matcher_state import MatcherState
 from radixrt.grammar.open_strings import OpenStrings
 from radixrt.grammar.outline import Outline, Place
+from radixrt.grammar.pattern_masks import pattern_masks
 from radixrt.grammar.schema import normalise
 from radixrt.grammar.schema.formats import FORMATS
 from radixrt.grammar.shared_masks import SharedMasks
@@ -249,7 +250,9 @@ def prepare(vocabulary: Vocabulary) -> None:
     vocabulary.trie.fill_starts(b"{", np.zeros(vocabulary.num_words, dtype=np.int32))
     vocabulary.around(b"{")
     for name in FORMATS:
-        Outline(normalise({"type": "string", "format": name}))
+        asked = Outline(normalise({"type": "string", "format": name})).string(Place(kind="s"))
+        if asked is not None and asked.body is not None:
+            pattern_masks(vocabulary, ESCAPES).fill(asked.body, vocabulary)
     min_tokens(compile_text('start: "{"', vocabulary, 1).new_state(), vocabulary)
 
 

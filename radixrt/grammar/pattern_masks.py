@@ -71,6 +71,11 @@ class PatternMasks:
                 self._known.popitem(last=False)
         return made
 
+    def fill(self, body: Body, vocabulary: Vocabulary) -> None:
+        """Make the tables of all states."""
+        for state in range(body.tables.num_states):
+            self.of(body, state, vocabulary)
+
     def ends(self, partial: bytes, vocabulary: Vocabulary) -> Ends | None:
         """Return the tokens that go on in any string behind the first bytes of a character; None where some may close it."""
         if partial not in self._ends:
