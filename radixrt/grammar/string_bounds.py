@@ -20,6 +20,7 @@ _ASKED = ("pattern", "format", "enum", "const")
 NOTES = {"title", "description", "default", "examples", "$schema", "$id", "$comment", "deprecated", "x-guidance"}
 """Keywords that say nothing of values."""
 _BESIDE = {*NOTES, "$defs", "definitions"}
+_ANYTHING: dict[str, Any] = {}
 KINDS = ("array", "boolean", "null", "number", "object", "string")
 _LIMITS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}
 DONE = b"v"
@@ -72,6 +73,7 @@ class Values:
         self._containers: dict[bytes, list[dict[str, Any]]] = {}
         self._leaves: dict[bytes, list[dict[str, Any]] | None] = {}
         self._asked: dict[bytes, Asked] = {}
+        self._asked_of: dict[tuple[int, ...], Asked] = {}
 
     def asked(self, text: bytes, open_at: Sequence[int]) -> Asked:
         """Return what is asked of the value that begins behind an outline's text.  ``open_at``: where in the text each open container
@@ -87,7 +89,8 @@ class Values:
             elif isinstance(simple, str) and "enum" not in leaves[0] and "const" not in leaves[0]:
                 found = _asked_simply(simple, leaves[0])
             else:
-                found = _asked(leaves)
+                key = tuple(map(id, leaves))  # of the schema's own parts, which stay
+                found = self._asked_of.get(key) or self._asked_of.setdefault(key, _asked(leaves))
             self._asked[text] = found
         return found
 
@@ -282,7 +285,7 @@ def _alternatives(schema: Any, node: Any, seen: set[str]) -> Iterator[dict[str, 
     """The same one by one, None for what is not known; what is referred to in several places is one alternative."""
     if isinstance(node, bool):
         if node:
-            yield {}
+            yield _ANYTHING
         return
     deeper = [keyword for keyword in ("$ref", *_CHOICES) if keyword in node]
     if not deeper:

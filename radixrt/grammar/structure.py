@@ -30,6 +30,7 @@ _BEGUN_POSITIVE = re.compile(rb"((0|[1-9][0-9]*)(\.[0-9]*)?)?")
 _WHOLE_POSITIVE = re.compile(rb"(0|[1-9][0-9]*)(\.[0-9]+)?")
 _KEY = re.compile(rb'"(?:[^"\\]|\\.)*"')
 _BLANK = b" "
+_TEXTS = {"boolean": (b"true", b"false"), "null": (b"null",), "object": (b"{",), "array": (b"[",)}
 _LIMITS = ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum")
 
 
@@ -123,6 +124,7 @@ class Structure:
         self._colon = spacing.get("key_separator", ":").encode()
         self._after: dict[bytes, Ahead | None] = {}
         self._values: dict[bytes, Ahead] = {}
+        self._beginnings: dict[tuple[int, ...], tuple[list[bytes], tuple[Numbers, ...], bytes]] = {}
         self._between: dict[bytes, Ahead | None] = {}
         self._names: dict[int, tuple[list[tuple[bytes, bool]], set[bytes]] | None] = {}
         self._fits: dict[int, bool | None] = {}
@@ -388,35 +390,13 @@ class Structure:
         string = asked.body if asked.bounds is None else asked.bounds
         if string is not None and len(leaves) == 1 and leaves[0].get("type") == "string":
             return Ahead(string=string, behind=behind)
-        texts: dict[bytes, Place] = {}
-        numbers: list[Numbers] = []
-        unsure = b""
-        for leaf in leaves:
-            if "enum" in leaf or "const" in leaf:
-                listed = [*leaf.get("enum", ()), *([leaf["const"]] if "const" in leaf else ())]
-                spellings = [_spelling(value) for value in listed]
-                if "type" in leaf or None in spellings:
-                    unsure += b'"tfn-' + _DIGITS
-                texts |= {spelled: behind for spelled in spellings if spelled is not None}
-                continue
-            types = leaf.get("type", KINDS)
-            for kind in (types,) if isinstance(types, str) else types:
-                match kind:
-                    case "string":
-                        unsure += b'"' if string is None else b""
-                    case "boolean":
-                        texts |= {b"true": behind, b"false": behind}
-                    case "null":
-                        texts[b"null"] = behind
-                    case "object":
-                        texts[b"{"] = Place(text + b"{", (*open_at, len(text)))
-                    case "array":
-                        texts[b"["] = Place(text + b"[", (*open_at, len(text)))
-                    case _:
-                        found = _numbers(kind, leaf)
-                        unsure += b"-" + _DIGITS if found is None else b""
-                        numbers += [] if found is None else [found]
-        return Ahead(list(texts.items()), tuple(numbers), b"", string, behind, unsure=unsure)
+        key = tuple(map(id, leaves))  # of the schema's own parts, which stay
+        if key not in self._beginnings:
+            self._beginnings[key] = _beginnings(leaves, has_string=string is not None)
+        listed, numbers, unsure = self._beginnings[key]
+        inside = (*open_at, len(text))
+        texts = [(one, Place(text + one, inside) if one in (b"{", b"[") else behind) for one in listed]
+        return Ahead(texts, numbers, b"", string, behind, unsure=unsure)
 
     def _behind(self, text: bytes, open_at: tuple[int, ...]) -> Place:
         return self._outline.behind_value(text, open_at)
@@ -448,6 +428,33 @@ class Structure:
                 items = *leaf.get("prefixItems", ()), leaf.get("items", True)
                 return not leaf.get("minItems") or all(map(self._may_be, items))
         return "multipleOf" not in leaf
+
+
+def _beginnings(leaves: list[dict[str, Any]], *, has_string: bool) -> tuple[list[bytes], tuple[Numbers, ...], bytes]:
+    """The texts that values have or containers begin with, the numbers, and the bytes that begin something else, of which nothing is
+    known.  ``has_string``: whether all strings besides are known."""
+    texts: dict[bytes, None] = {}
+    numbers: list[Numbers] = []
+    unsure = b""
+    for leaf in leaves:
+        if "enum" in leaf or "const" in leaf:
+            spellings = [_spelling(value) for value in (*leaf.get("enum", ()), *([leaf["const"]] if "const" in leaf else ()))]
+            if "type" in leaf or None in spellings:
+                unsure += b'"tfn-' + _DIGITS
+            texts |= {spelled: None for spelled in spellings if spelled is not None}
+            continue
+        types = leaf.get("type", KINDS)
+        for kind in (types,) if isinstance(types, str) else types:
+            match kind:
+                case "string":
+                    unsure += b"" if has_string else b'"'
+                case "integer" | "number":
+                    found = _numbers(kind, leaf)
+                    unsure += b"-" + _DIGITS if found is None else b""
+                    numbers += [] if found is None else [found]
+                case _:
+                    texts |= dict.fromkeys(_TEXTS[kind])
+    return list(texts), tuple(numbers), unsure
 
 
 def _choices(node: Any) -> Iterator[dict[str, Any]]:

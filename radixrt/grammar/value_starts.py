@@ -54,8 +54,11 @@ _SURE = {
 }
 """Which of them may come where nothing is asked of the value but its type."""
 
-_JSON = re.compile(rb'[][{},: \t\r\n0-9+.eEtrufalsn-]*("|$)')
-"""What JSON may have outside strings, up to where one begins."""
+_VALUE = b' "{[-0123456789tfn'
+_BEHIND_WHOLE = b",}]:"
+_JSON = {ord("{"): b'"}', ord("["): _VALUE + b"]", **dict.fromkeys(b",: ", _VALUE), **dict.fromkeys(b'}]"', _BEHIND_WHOLE)}
+"""What may follow a byte outside strings where white space is fixed; other bytes are of words and numbers."""
+_WORDS = b"0123456789+-.eEtrufalsn" + _BEHIND_WHOLE
 _NUMERIC = b"-0123456789.eE+"
 _NUMBER = re.compile(rb"([-0-9.eE+]+)(" + _BEHIND + rb".*)?$", re.DOTALL)
 
@@ -156,7 +159,8 @@ class ValueStarts:
         found = self._around.get(text)
         if found is None:
             begun, longer = vocabulary.around(text)
-            found = begun, [(token, rest) for token in longer if _JSON.match(rest := (vocabulary.bytes_of(token) or b"")[len(text) :])]
+            spelled = ((token, (vocabulary.bytes_of(token) or b"")[len(text) :]) for token in longer)
+            found = begun, [(token, rest) for token, rest in spelled if _may_go_on(text, rest)]
             if len(text) <= SHORT:
                 self._around[text] = found
         return found
@@ -250,6 +254,18 @@ def value_starts(vocabulary: Vocabulary, escapes: str) -> ValueStarts:
     if escapes not in known:
         known[escapes] = ValueStarts(vocabulary, escapes)
     return known[escapes]
+
+
+def _may_go_on(text: bytes, rest: bytes) -> bool:
+    """Whether JSON may have bytes behind a text outside strings, as far as their neighbours tell, up to where a string begins."""
+    before = text[-1]
+    for byte in rest:
+        if byte not in _JSON.get(before, _WORDS):
+            return False
+        if byte == ord('"'):
+            return True
+        before = byte
+    return True
 
 
 def _begun(vocabulary: Vocabulary, start: bytes, escapes: str) -> Iterator[Begun]:
