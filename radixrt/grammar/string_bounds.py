@@ -125,6 +125,9 @@ class Values:
     def container(self, text: bytes, open_at: Sequence[int]) -> dict[str, Any] | None:
         """Return the one schema that the innermost open container may have; None where that is not known."""
         leaves = self._alternatives(text, open_at)
+        if len(leaves) > 1:
+            names = _names_in(text[open_at[-1] :])
+            leaves = [leaf for leaf in leaves if all(_member(leaf, name) is not False for name in names)]
         return leaves[0] if len(leaves) == 1 else None
 
     def _alternatives(self, text: bytes, open_at: Sequence[int]) -> list[dict[str, Any]]:
@@ -238,6 +241,12 @@ def agree(schema: Any, node: dict[str, Any]) -> bool:
 def _names(leaf: dict[str, Any]) -> set[str]:
     """The keys that an object's schema names."""
     return {*leaf.get("properties", ()), *leaf.get("required", ())}
+
+
+def _names_in(inside: bytes) -> list[str | None]:
+    """The keys that an open object has, as an outline has them; None stands for one that is not named."""
+    names: list[str | None] = [_name(key) for key in _KEY.findall(inside)]
+    return [*names, None] if OTHER_KEY in _KEY.sub(b"", inside) else names
 
 
 def _member(leaf: dict[str, Any], name: str | None) -> Any:
