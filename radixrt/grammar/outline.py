@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from radixrt.grammar.string_bounds import DONE, NOTES, OTHER_KEY, Asked, Values, agree, make_body
+from radixrt.grammar.string_bounds import DONE, MAX_PLACES, NOTES, OTHER_KEY, Asked, Values, agree, make_body
 
 MAX_KEY_BYTES = 4096
 """Longer texts have no place: what they share is not worth the bytes."""
@@ -35,6 +35,8 @@ _BLANK = _SPACE[0]
 _OTHER_MEMBER = OTHER_KEY + b":"
 _OTHER_MEMBERS = _OTHER_MEMBER + DONE + b"," + _OTHER_MEMBER
 _ITEMS = b"[" + DONE + b","
+_BEGUN_OTHER = b'"\0'
+"""Stands for the beginning of a key that no key has which the schema names."""
 
 
 class Place(NamedTuple):
@@ -74,6 +76,7 @@ class Outline:
                     make_body(schema, node)  # here, by whoever compiles, and not in a step
         self.schema = schema
         self.values = Values(schema)
+        self._begun: dict[bytes, set[bytes] | None] = {}
         self._texts: dict[tuple[str, ...], list[bytes] | None] = {}
 
     def string(self, place: Place | None) -> Asked | None:
@@ -134,7 +137,7 @@ class Outline:
     def _after_run(self, place: Place, run: bytes) -> Place:
         """What ``_step`` leads to byte by byte, where a string or key goes on with characters of one byte."""
         if place.kind == "k":
-            return place._replace(text=place.text + run)
+            return self._in_key(place, place.text + run)
         if (body := self.values.asked(place.text, place.open_at).body) is not None:
             return place._replace(state=body.tables.walk(place.state, run))
         spelled = None if place.spelled is None else self._may_matter(place, place.spelled + run)
@@ -155,10 +158,12 @@ class Outline:
                 return self._in_string(place, byte)
             case "k":
                 if place.partial:
-                    return place._replace(text=place.text + char, partial=b"")
+                    return self._in_key(place, place.text + char)
                 if char == b'"':
                     return self._behind_key(place.text[: place.value_at], place.text[place.value_at :] + char, place.open_at)
-                return place._replace(text=place.text + char, partial=char if char == b"\\" else b"")
+                if char == b"\\":
+                    return place._replace(text=place.text + char, partial=char)
+                return self._in_key(place, place.text + char)
             case "v" if byte in b",]}" or byte in _SPACE:
                 place = self.behind_value(place.text[: place.value_at], place.open_at)
             case "v":
@@ -177,6 +182,26 @@ class Outline:
         if byte in b",:]}":
             return Place(text + char, open_at)
         return Place(text + char, open_at, "v", len(text))
+
+    def _in_key(self, place: Place, text: bytes) -> Place:
+        """The place in a key, which is one for all keys that begin like none that the schema names."""
+        before, key = text[: place.value_at], text[place.value_at :]
+        begun = self._begun_names(before, place.open_at)
+        if begun is not None and key not in begun and _is_whole(key):
+            text = before + _BEGUN_OTHER
+        return place._replace(text=text, partial=b"")
+
+    def _begun_names(self, before: bytes, open_at: tuple[int, ...]) -> set[bytes] | None:
+        """What the keys begin with that the schema of the open object names; None where that is not known."""
+        begin = before[: open_at[-1] + 1]
+        if begin not in self._begun:
+            if len(self._begun) >= MAX_PLACES:
+                self._begun.clear()
+            names = self.values.names(before, open_at)
+            spelled = [None] if names is None else [literal(name) for name in names]
+            whole = [b'"' + name for name in spelled if name is not None]
+            self._begun[begin] = {name[:end] for name in whole for end in range(len(name) + 1)} if None not in spelled else None
+        return self._begun[begin]
 
     def _behind_key(self, before: bytes, key: bytes, open_at: tuple[int, ...]) -> Place:
         return Place(before + (key if self.values.is_named(before, open_at, key) else OTHER_KEY), open_at)
@@ -218,6 +243,17 @@ class Outline:
         if len(partial) < whole or body is not None:
             return place._replace(spelled=spelled, partial=partial if len(partial) < whole else b"", state=state)
         return place._replace(spelled=spelled, partial=b"", length=min(place.length + 1, self._longest))
+
+
+def _is_whole(text: bytes) -> bool:
+    """Whether a text ends between two characters."""
+    if text.isascii():
+        return True
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _nodes(schema: Any) -> Iterator[dict[str, Any]]:

@@ -113,9 +113,15 @@ class Values:
     def is_named(self, text: bytes, open_at: Sequence[int], key: bytes) -> bool:
         """Whether it may matter which key it is that follows an outline's text, as JSON spells it: not where it is one that the schema
         of the open object does not name."""
+        name, names = _name(key), self.names(text, open_at)
+        return name is None or names is None or name in names
+
+    def names(self, text: bytes, open_at: Sequence[int]) -> set[str] | None:
+        """Return the keys that the schema of the open object names; None where any key may matter."""
         leaves = self._alternatives(text, open_at) if open_at else []
-        name = _name(key)
-        return name is None or not leaves or any("patternProperties" in leaf or name in _names(leaf) for leaf in leaves)
+        if not leaves or any("patternProperties" in leaf for leaf in leaves):
+            return None
+        return {name for leaf in leaves for name in _names(leaf)}
 
     def repeats(self, text: bytes, open_at: Sequence[int]) -> bool:
         """Whether the innermost open array may have any number of items, all of one schema, if it has one."""
