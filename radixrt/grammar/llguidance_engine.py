@@ -182,9 +182,7 @@ class LLGuidanceState(MatcherState[LLMatcher]):
         known = self._strings.write(place, row, self._following)
         if known is not None:
             return known
-        forced = self._structure.write(place, row)
-        self._forced = forced or self._forced
-        return forced is not None
+        return self._structure.write(place, row)
 
     def _following(self, text: bytes, strings: StringTokens) -> bytes | None:
         """Which of the texts that tokens have behind a string may come behind this one, a text away; None when that cannot be told."""

@@ -151,7 +151,7 @@ class Structure:
                 texts = _after(value.texts, spelled)
                 if spelled[0] not in b"-" + _DIGITS:
                     return Ahead(texts)
-                if any(numbers.is_whole(spelled) for numbers in value.numbers):
+                if _is_whole(value.numbers, spelled):
                     texts.append((b"", value.behind))
                 return Ahead(texts, value.numbers, spelled, None, value.behind)
             case "s":
@@ -193,10 +193,10 @@ class Structure:
         found = self._named(place.text[: place.value_at], place.open_at)
         return set() if found is None else found[1]
 
-    def forced(self, ahead: Ahead, most: int = MAX_FORCED) -> tuple[bytes, bool]:
-        """Return bytes that must come next, not looked for any further than ``most``, and whether no more are known to."""
+    def forced(self, ahead: Ahead) -> tuple[bytes, bool]:
+        """Return bytes that must come next, and whether no more are known to."""
         found = b""
-        while len(found) < most and not ahead.unsure:
+        while len(found) < MAX_FORCED and not ahead.unsure:
             if ahead.is_key or ahead.is_end or (ahead.numbers and not ahead.spelled and any(map(_has_choices, ahead.numbers))):
                 return found, True
             if ahead.numbers or (isinstance(ahead.string, Bounds) and ahead.string.most == 0):
@@ -471,6 +471,12 @@ def _is_between_characters(place: Place) -> bool:
     except UnicodeDecodeError:
         return False
     return True
+
+
+@lru_cache(4096)
+def _is_whole(numbers: tuple[Numbers, ...], text: bytes) -> bool:
+    """Whether a text is one of some numbers."""
+    return any(of.is_whole(text) for of in numbers)
 
 
 @lru_cache(1024)

@@ -18,8 +18,6 @@ from radixrt.grammar.vocabulary import Vocabulary
 
 MAX_NUMERIC = 128
 """So many tokens of numbers are looked at one by one in less time than an engine's mask takes."""
-LONG = 16
-"""Few tokens are longer, so that a text that must come is not looked at any further."""
 FEW = 16
 """More tokens than this are not looked at one by one, but those that begin with what comes behind their first bytes."""
 MANY_TEXTS = 3
@@ -44,31 +42,30 @@ class StructureMasks:
         found, is_all = (b"", False) if ahead is None else self._structure.forced(ahead)
         return found if is_all else None
 
-    def write(self, place: Place, row: np.ndarray) -> bytes | None:
-        """Write the packed mask of a place, and return all bytes that must come next, none where more may; None, with anything in the
-        row, where the mask is not known."""
-        structure = self._structure
-        ahead = structure.ahead(place)
+    def write(self, place: Place, row: np.ndarray) -> bool:
+        """Write the packed mask of a place; False, with anything in the row, where it is not known."""
+        ahead = self._structure.ahead(place)
         if ahead is None or ahead.unsure:
-            return None
-        forced, is_all = structure.forced(ahead, LONG)
-        if forced and not self._vocabulary.trie.fill_starts(forced, row):
-            return forced if is_all else b""
+            return False
+        if not (ahead.numbers or ahead.is_key or ahead.is_end) and ahead.string is None:
+            forced = ahead.texts[0][0] if len(ahead.texts) == 1 else common([text for text, _ in ahead.texts])
+            if forced and not self._vocabulary.trie.fill_starts(forced, row):
+                return True
         found = _Found()
         if not self._collect(b"", place, ahead, found):
-            return None
+            return False
         row[:] = 0 if found.others is None else found.others
         deny(row, found.denied)
         for mask in found.masks:
             row |= mask
         allow(row, found.tokens)
-        return forced if is_all else b""
+        return True
 
     def following(self, place: Place | None, strings: StringTokens) -> bytes | None:
         """Return which of the texts that tokens have behind a string may come at a place, 0 or 1 in their order; None where that is not
         known."""
         mask = np.empty(self._vocabulary.num_words, dtype=np.int32)
-        if place is None or self.write(place, mask) is None:
+        if place is None or not self.write(place, mask):
             return None
         fits = strings.fitting(mask)
         for number in strings.unsure:
