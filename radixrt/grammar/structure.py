@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from functools import lru_cache
 from typing import Any, NamedTuple
 
+from radixrt.grammar.number_spellings import LARGEST, NUMERIC, Numbers, has_choices, is_whole, numbers_of
 from radixrt.grammar.outline import Outline, Place, literal
 from radixrt.grammar.string_bounds import DONE, KINDS, OTHER_KEY, Bounds, string_of
 from radixrt.grammar.string_masks import read_characters
@@ -18,78 +18,15 @@ from radixrt.grammar.string_patterns import Body
 
 MAX_AHEAD = 1024
 """For how many places of a grammar it is kept what comes next."""
+MAX_TEXTS = 64
+"""Where more keys or values than this may come, an engine's mask takes less time."""
 MAX_FORCED = 64
 """How far it is looked for what must come."""
-LARGEST = 1 << 53
-"""The engine reads bounds of numbers as doubles, which tell whole numbers apart up to here."""
 _DIGITS = b"0123456789"
-_NUMERIC = _DIGITS + b"+-.eE"
-_BEGUN = re.compile(rb"-?((0|[1-9][0-9]*)(\.[0-9]*|(\.[0-9]+)?[eE][+-]?[0-9]*)?)?")
-_WHOLE = re.compile(rb"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
-_BEGUN_POSITIVE = re.compile(rb"((0|[1-9][0-9]*)(\.[0-9]*)?)?")
-_WHOLE_POSITIVE = re.compile(rb"(0|[1-9][0-9]*)(\.[0-9]+)?")
 _KEY = re.compile(rb'"(?:[^"\\]|\\.)*"')
 _BLANK = b" "
+_OTHER_DONE = OTHER_KEY + b":" + DONE
 _TEXTS = {"boolean": (b"true", b"false"), "null": (b"null",), "object": (b"{",), "array": (b"[",)}
-_LIMITS = ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum")
-
-
-class Numbers(NamedTuple):
-    """How the engine spells the numbers of a schema: whole ones of a range (None: no end), those that are zero or more, without an
-    exponent, or any."""
-
-    kind: str
-    low: int | None = None
-    high: int | None = None
-
-    def begins(self, text: bytes) -> bool:
-        """Whether a number may begin so."""
-        match self.kind:
-            case "number":
-                return _BEGUN.fullmatch(text) is not None
-            case "positive":
-                return _BEGUN_POSITIVE.fullmatch(text) is not None
-        digits = text.removeprefix(b"-")
-        limits = self._magnitudes(is_negative=text.startswith(b"-")) if not digits or digits.isdigit() else None
-        if limits is None:
-            return not text
-        least, most = limits
-        if not digits:
-            return True
-        if digits.startswith(b"0"):
-            return digits == b"0" and least == 0
-        first = last = int(digits)
-        while most is None or first <= most:
-            if last >= least:
-                return True
-            first, last = first * 10, last * 10 + 9
-        return False
-
-    def is_whole(self, text: bytes) -> bool:
-        """Whether it is a number."""
-        match self.kind:
-            case "number":
-                return _WHOLE.fullmatch(text) is not None
-            case "positive":
-                return _WHOLE_POSITIVE.fullmatch(text) is not None
-        digits = text.removeprefix(b"-")
-        if not digits.isdigit() or (digits.startswith(b"0") and digits != b"0"):
-            return False
-        limits = self._magnitudes(is_negative=text.startswith(b"-"))
-        return limits is not None and limits[0] <= int(digits) and (limits[1] is None or int(digits) <= limits[1])
-
-    def _magnitudes(self, *, is_negative: bool) -> tuple[int, int | None] | None:
-        """The range of the digits behind a sign, or without one; None where there are none.  The engine has ``-0`` in ranges that have
-        both signs and both ends, or neither."""
-        low, high = self.low, self.high
-        if not is_negative:
-            return None if high is not None and high < 0 else (max(low or 0, 0), high)
-        if low is not None and low >= 0:
-            return None
-        most = None if low is None else -low
-        if high is not None and high < 0:
-            return -high, most
-        return (0 if (low is None) == (high is None) else 1), most
 
 
 class Ahead(NamedTuple):
@@ -111,6 +48,19 @@ class Ahead(NamedTuple):
     unsure: bytes = b""
 
 
+class _Keys(NamedTuple):
+    """The keys of an object as JSON spells them.
+
+    ``names``: those that may come, in their order, with the colon, each with whether it must; ``places``: where each is among them, without
+    its colon; ``taken``: all that are no others; ``has_others``: whether others may come.
+    """
+
+    names: list[tuple[bytes, bool]]
+    places: dict[bytes, int]
+    taken: set[bytes]
+    has_others: bool
+
+
 class Structure:
     """Tells what comes next in the texts of one schema.  ``escapes``: the characters that may follow a backslash in strings."""
 
@@ -126,7 +76,7 @@ class Structure:
         self._values: dict[bytes, Ahead] = {}
         self._beginnings: dict[tuple[int, ...], tuple[list[bytes], tuple[Numbers, ...], bytes]] = {}
         self._between: dict[bytes, Ahead | None] = {}
-        self._names: dict[int, tuple[list[tuple[bytes, bool]], set[bytes]] | None] = {}
+        self._keys_of: dict[int, _Keys | None] = {}
         self._fits: dict[int, bool | None] = {}
 
     def ahead(self, place: Place) -> Ahead | None:
@@ -151,7 +101,7 @@ class Structure:
                 texts = _after(value.texts, spelled)
                 if spelled[0] not in b"-" + _DIGITS:
                     return Ahead(texts)
-                if _is_whole(value.numbers, spelled):
+                if is_whole(value.numbers, spelled):
                     texts.append((b"", value.behind))
                 return Ahead(texts, value.numbers, spelled, None, value.behind)
             case "s":
@@ -190,14 +140,14 @@ class Structure:
 
     def named(self, place: Place) -> set[bytes]:
         """Return the keys that the schema names of the object whose key is open, as JSON spells them."""
-        found = self._named(place.text[: place.value_at], place.open_at)
-        return set() if found is None else found[1]
+        found = self._keys(place.text[: place.value_at], place.open_at)
+        return set() if found is None else found.taken
 
     def forced(self, ahead: Ahead) -> tuple[bytes, bool]:
         """Return bytes that must come next, and whether no more are known to."""
         found = b""
         while len(found) < MAX_FORCED and not ahead.unsure:
-            if ahead.is_key or ahead.is_end or (ahead.numbers and not ahead.spelled and any(map(_has_choices, ahead.numbers))):
+            if ahead.is_key or ahead.is_end or (ahead.numbers and not ahead.spelled and any(map(has_choices, ahead.numbers))):
                 return found, True
             if ahead.numbers or (isinstance(ahead.string, Bounds) and ahead.string.most == 0):
                 return found, False
@@ -233,7 +183,7 @@ class Structure:
                 return True
             is_sure = is_sure and found is not None
         found = False
-        if ahead.numbers and first in _NUMERIC:
+        if ahead.numbers and first in NUMERIC:
             found = self.number_goes(ahead, rest)
         elif ahead.string is not None and first == ord('"'):
             found = self.string_goes(ahead, rest[1:])
@@ -243,7 +193,7 @@ class Structure:
 
     def number_goes(self, ahead: Ahead, rest: bytes) -> bool | None:
         """Whether a number may begin with bytes, or go on with them."""
-        behind = rest.lstrip(_NUMERIC)
+        behind = rest.lstrip(NUMERIC)
         spelled = ahead.spelled + rest[: len(rest) - len(behind)]
         if not behind:
             return any(numbers.begins(spelled) for numbers in ahead.numbers)
@@ -304,56 +254,54 @@ class Structure:
         return self._between[text]
 
     def _next_key(self, text: bytes, open_at: tuple[int, ...]) -> Ahead | None:
-        named = self._named(text, open_at)
-        leaf = self._outline.values.container(text, open_at)
-        if named is None or leaf is None:
+        known = self._keys(text, open_at)
+        if known is None:
             return None
-        names, inner = named[0], text[open_at[-1] + 1 :]
-        start = text + b"," if inner else text
-        comma = self._comma if inner else b""
-        if inner.endswith(OTHER_KEY + b":" + DONE):
-            names = []
-        elif inner:
-            last = _KEY.findall(inner)[-1]
-            at = next((i for i, (name, _) in enumerate(names) if name == last), None)
-            if at is None:
+        inner = text[open_at[-1] + 1 :]
+        at, start, comma = 0, text, b""
+        if inner:
+            start, comma = text + b",", self._comma
+            at = len(known.names) if inner.endswith(_OTHER_DONE) else known.places.get(_KEY.findall(inner)[-1], -1) + 1
+            if at == 0:
                 return None
-            names = names[at + 1 :]
         texts: list[tuple[bytes, Place]] = []
-        for name, is_required in names:
-            texts.append((comma + name + self._colon, Place(start + name + self._colon, open_at)))
+        for name, is_required in known.names[at:]:
+            texts.append((comma + name, Place(start + name, open_at)))
             if is_required:
                 return Ahead(texts)
-        if leaf.get("additionalProperties", True) is not False:
+            if len(texts) > MAX_TEXTS:
+                return None
+        if known.has_others:
             texts.append((comma + b'"', Place(start + b'"', open_at, "k", len(start))))
-        return Ahead([*texts, (b"}", self._behind(text[: open_at[-1]], open_at[:-1]))])
+        texts.append((b"}", self._behind(text[: open_at[-1]], open_at[:-1])))
+        return Ahead(texts)
 
-    def _named(self, text: bytes, open_at: tuple[int, ...]) -> tuple[list[tuple[bytes, bool]], set[bytes]] | None:
-        """The keys that may come in the open object, in their order, each with whether it must, as JSON spells them, and all that are
-        no others; None where that is not known."""
+    def _keys(self, text: bytes, open_at: tuple[int, ...]) -> _Keys | None:
+        """The keys of the open object; None where they are not known."""
         leaf = self._outline.values.container(text, open_at)
         if leaf is None:
             return None
-        if id(leaf) not in self._names:
-            self._names[id(leaf)] = self._names_of(leaf)
-        return self._names[id(leaf)]
+        if id(leaf) not in self._keys_of:
+            self._keys_of[id(leaf)] = self._find_keys(leaf)
+        return self._keys_of[id(leaf)]
 
-    def _names_of(self, leaf: dict[str, Any]) -> tuple[list[tuple[bytes, bool]], set[bytes]] | None:
-        properties, required = leaf.get("properties", {}), leaf.get("required", ())
+    def _find_keys(self, leaf: dict[str, Any]) -> _Keys | None:
+        properties, required = leaf.get("properties", {}), dict.fromkeys(leaf.get("required", ()))
         other = leaf.get("additionalProperties", True)
         if "patternProperties" in leaf or self._may_be(other) is None:
             return None
-        names: list[tuple[bytes, bool]] = []
-        taken: set[bytes] = set()
+        found = _Keys([], {}, set(), has_others=other is not False)
         for name in (*properties, *(name for name in required if name not in properties)):
-            spelled = literal(name)
+            text = literal(name)
             may_be = name in required or self._may_be(properties[name])
-            if spelled is None or may_be is None:
+            if text is None or may_be is None:
                 return None
-            taken.add(b'"' + spelled + b'"')
+            spelled = b'"' + text + b'"'
+            found.taken.add(spelled)
             if may_be:
-                names.append((b'"' + spelled + b'"', name in required))
-        return names, taken
+                found.places[spelled] = len(found.names)
+                found.names.append((spelled + self._colon, name in required))
+        return found
 
     def _next_item(self, text: bytes, open_at: tuple[int, ...]) -> Ahead | None:
         leaf = self._outline.values.container(text, open_at)
@@ -449,7 +397,7 @@ def _beginnings(leaves: list[dict[str, Any]], *, has_string: bool) -> tuple[list
                 case "string":
                     unsure += b"" if has_string else b'"'
                 case "integer" | "number":
-                    found = _numbers(kind, leaf)
+                    found = numbers_of(kind, leaf)
                     unsure += b"-" + _DIGITS if found is None else b""
                     numbers += [] if found is None else [found]
                 case _:
@@ -473,18 +421,6 @@ def _is_between_characters(place: Place) -> bool:
     return True
 
 
-@lru_cache(4096)
-def _is_whole(numbers: tuple[Numbers, ...], text: bytes) -> bool:
-    """Whether a text is one of some numbers."""
-    return any(of.is_whole(text) for of in numbers)
-
-
-@lru_cache(1024)
-def _has_choices(numbers: Numbers) -> bool:
-    """Whether a number may begin with one byte or another."""
-    return sum(numbers.begins(bytes((byte,))) for byte in _NUMERIC) > 1
-
-
 def common(texts: list[bytes]) -> bytes:
     """What all texts begin with."""
     first, last = min(texts, default=b""), max(texts, default=b"")
@@ -506,16 +442,3 @@ def _spelling(value: Any) -> bytes | None:
         spelled = literal(value)
         return None if spelled is None else b'"' + spelled + b'"'
     return b"%d" % value if isinstance(value, int) and abs(value) < LARGEST else None
-
-
-def _numbers(kind: str, leaf: dict[str, Any]) -> Numbers | None:
-    """How the numbers of a schema are spelled; None where that is not known."""
-    limits: dict[str, Any] = {keyword: leaf[keyword] for keyword in _LIMITS if keyword in leaf}
-    if "multipleOf" in leaf or not all(isinstance(limit, int) and abs(limit) < LARGEST for limit in limits.values()):
-        return None
-    if kind == "number":
-        return Numbers("number") if not limits else Numbers("positive") if limits == {"minimum": 0} else None
-    low, above, high, below = map(limits.get, _LIMITS)
-    lows = [*([] if low is None else [low]), *([] if above is None else [above + 1])]
-    highs = [*([] if high is None else [high]), *([] if below is None else [below - 1])]
-    return Numbers("integer", max(lows, default=None), min(highs, default=None))

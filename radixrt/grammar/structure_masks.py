@@ -12,7 +12,7 @@ from radixrt.grammar.forced_masks import allow, deny
 from radixrt.grammar.outline import Outline, Place
 from radixrt.grammar.string_bounds import Bounds
 from radixrt.grammar.string_masks import StringTokens, string_tokens
-from radixrt.grammar.structure import MAX_AHEAD, Ahead, Structure, common
+from radixrt.grammar.structure import MAX_AHEAD, MAX_TEXTS, Ahead, Structure, common
 from radixrt.grammar.value_starts import value_starts
 from radixrt.grammar.vocabulary import Vocabulary
 
@@ -78,7 +78,7 @@ class StructureMasks:
     def _collect(self, before: bytes, place: Place, ahead: Ahead, found: _Found) -> bool:
         """Find the tokens that begin with all of a text and then with what may come at the place behind it, and those that begin the
         text and that; False where that is not known."""
-        if ahead.unsure:
+        if ahead.unsure or len(ahead.texts) > MAX_TEXTS:
             return False
         if ahead.is_end and not before:
             found.masks.append(self._vocabulary.end_mask)

@@ -15,11 +15,11 @@ import numpy as np
 
 from radixrt.grammar.forced_masks import allow
 from radixrt.grammar.fsm.tables import DEAD
+from radixrt.grammar.number_spellings import Numbers
 from radixrt.grammar.outline import Outline, Place
 from radixrt.grammar.string_bounds import Bounds
 from radixrt.grammar.string_masks import read_characters
 from radixrt.grammar.string_patterns import Body
-from radixrt.grammar.structure import Numbers
 from radixrt.grammar.vocabulary import SHORT, Vocabulary
 
 MAX_STARTS = 256

@@ -15,8 +15,8 @@ from service_schemas import NUMERIC, TEXTS, scalar, value
 
 from radixrt.errors import GrammarError
 from radixrt.grammar.llguidance_engine import JSON, LIMITS, LLGuidanceGrammar, _tokenizer, compile, compile_text, json_text
+from radixrt.grammar.number_spellings import Numbers
 from radixrt.grammar.schema import normalise
-from radixrt.grammar.structure import Numbers
 from radixrt.grammar.vocabulary import Vocabulary
 from radixrt.types import GrammarOptions, GrammarSpec
 
