@@ -7,12 +7,12 @@ and how the engine spells numbers.  Only for text whose white space is fixed.  W
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from radixrt.grammar.number_spellings import LARGEST, NUMERIC, Numbers, has_choices, is_whole, numbers_of
+from radixrt.grammar.object_keys import Keys, ObjectKeys
 from radixrt.grammar.outline import Outline, Place, literal
-from radixrt.grammar.string_bounds import DONE, KINDS, OTHER_KEY, Bounds, string_of
+from radixrt.grammar.string_bounds import DONE, KINDS, OTHER_KEY, Bounds
 from radixrt.grammar.string_masks import read_characters
 from radixrt.grammar.string_patterns import Body
 
@@ -48,19 +48,6 @@ class Ahead(NamedTuple):
     unsure: bytes = b""
 
 
-class _Keys(NamedTuple):
-    """The keys of an object as JSON spells them.
-
-    ``names``: those that may come, in their order, with the colon, each with whether it must; ``places``: where each is among them, without
-    its colon; ``taken``: all that are no others; ``has_others``: whether others may come.
-    """
-
-    names: list[tuple[bytes, bool]]
-    places: dict[bytes, int]
-    taken: set[bytes]
-    has_others: bool
-
-
 class Structure:
     """Tells what comes next in the texts of one schema.  ``escapes``: the characters that may follow a backslash in strings."""
 
@@ -76,8 +63,7 @@ class Structure:
         self._values: dict[bytes, Ahead] = {}
         self._beginnings: dict[tuple[int, ...], tuple[list[bytes], tuple[Numbers, ...], bytes]] = {}
         self._between: dict[bytes, Ahead | None] = {}
-        self._keys_of: dict[int, _Keys | None] = {}
-        self._fits: dict[int, bool | None] = {}
+        self._object_keys = ObjectKeys(self._colon)
 
     def ahead(self, place: Place) -> Ahead | None:
         """Return what may come next; None where it is not known."""
@@ -276,39 +262,17 @@ class Structure:
         texts.append((b"}", self._behind(text[: open_at[-1]], open_at[:-1])))
         return Ahead(texts)
 
-    def _keys(self, text: bytes, open_at: tuple[int, ...]) -> _Keys | None:
+    def _keys(self, text: bytes, open_at: tuple[int, ...]) -> Keys | None:
         """The keys of the open object; None where they are not known."""
         leaf = self._outline.values.container(text, open_at)
-        if leaf is None:
-            return None
-        if id(leaf) not in self._keys_of:
-            self._keys_of[id(leaf)] = self._find_keys(leaf)
-        return self._keys_of[id(leaf)]
-
-    def _find_keys(self, leaf: dict[str, Any]) -> _Keys | None:
-        properties, required = leaf.get("properties", {}), dict.fromkeys(leaf.get("required", ()))
-        other = leaf.get("additionalProperties", True)
-        if "patternProperties" in leaf or self._may_be(other) is None:
-            return None
-        found = _Keys([], {}, set(), has_others=other is not False)
-        for name in (*properties, *(name for name in required if name not in properties)):
-            text = literal(name)
-            may_be = name in required or self._may_be(properties[name])
-            if text is None or may_be is None:
-                return None
-            spelled = b'"' + text + b'"'
-            found.taken.add(spelled)
-            if may_be:
-                found.places[spelled] = len(found.names)
-                found.names.append((spelled + self._colon, name in required))
-        return found
+        return None if leaf is None else self._object_keys.of(leaf)
 
     def _next_item(self, text: bytes, open_at: tuple[int, ...]) -> Ahead | None:
         leaf = self._outline.values.container(text, open_at)
         if leaf is None:
             return None
         prefix, other = leaf.get("prefixItems", ()), leaf.get("items", True)
-        if not all(map(self._may_be, prefix)) or self._may_be(other) is None:
+        if not all(map(self._object_keys.may_be, prefix)) or self._object_keys.may_be(other) is None:
             return None
         count = text.count(DONE, open_at[-1])
         most = leaf.get("maxItems")
@@ -349,34 +313,6 @@ class Structure:
     def _behind(self, text: bytes, open_at: tuple[int, ...]) -> Place:
         return self._outline.behind_value(text, open_at)
 
-    def _may_be(self, node: Any) -> bool | None:
-        """Whether the engine has values of a schema, which is in order without others; None where that is not sure."""
-        if isinstance(node, bool):
-            return node
-        if id(node) not in self._fits:
-            self._fits[id(node)] = True  # what recurs is a reference
-            self._fits[id(node)] = True if any(map(self._surely_is, _choices(node))) else None
-        return self._fits[id(node)]
-
-    def _surely_is(self, leaf: dict[str, Any]) -> bool:
-        if "$ref" in leaf:
-            return True  # its own definition fits, or the grammar does not compile
-        if "enum" in leaf or "const" in leaf:
-            return bool(leaf.get("enum", True)) and "type" not in leaf
-        types = leaf.get("type", "null")
-        return any(self._surely_has(kind, leaf) for kind in ((types,) if isinstance(types, str) else types))
-
-    def _surely_has(self, kind: str, leaf: dict[str, Any]) -> bool:
-        match kind:
-            case "string":
-                return not {"pattern", "format"} & leaf.keys() or string_of([leaf]) is not None
-            case "object":
-                return all(self._may_be(leaf.get("properties", {}).get(name, True)) for name in leaf.get("required", ()))
-            case "array":
-                items = *leaf.get("prefixItems", ()), leaf.get("items", True)
-                return not leaf.get("minItems") or all(map(self._may_be, items))
-        return "multipleOf" not in leaf
-
 
 def _beginnings(leaves: list[dict[str, Any]], *, has_string: bool) -> tuple[list[bytes], tuple[Numbers, ...], bytes]:
     """The texts that values have or containers begin with, the numbers, and the bytes that begin something else, of which nothing is
@@ -403,12 +339,6 @@ def _beginnings(leaves: list[dict[str, Any]], *, has_string: bool) -> tuple[list
                 case _:
                     texts |= dict.fromkeys(_TEXTS[kind])
     return list(texts), tuple(numbers), unsure
-
-
-def _choices(node: Any) -> Iterator[dict[str, Any]]:
-    if isinstance(node, dict):
-        choices = node.get("anyOf", node.get("oneOf"))
-        yield from (node,) if choices is None else (leaf for choice in choices for leaf in _choices(choice))
 
 
 def _is_between_characters(place: Place) -> bool:

@@ -17,6 +17,7 @@ from radixrt.errors import GrammarError
 from radixrt.grammar.llguidance_engine import JSON, LIMITS, LLGuidanceGrammar, _tokenizer, compile, compile_text, json_text
 from radixrt.grammar.number_spellings import Numbers
 from radixrt.grammar.schema import normalise
+from radixrt.grammar.structure import MAX_TEXTS
 from radixrt.grammar.vocabulary import Vocabulary
 from radixrt.types import GrammarOptions, GrammarSpec
 
@@ -102,6 +103,17 @@ def test_nothing_is_said_of_values_in_objects_that_are_not_known() -> None:
     engine = LLMatcher(_tokenizer(words), '%llguidance {"no_forcing": true}\n' + grammar.text, log_level=0, limits=LIMITS)
     seen: Counter[str] = sum((compare(grammar, engine.deep_copy(), words, rng, b'{"a": {') for _ in range(30)), Counter())
     assert seen["unknown"]
+
+
+def test_many_keys_are_left_to_the_engine() -> None:
+    words = vocabulary(random.Random(0))
+    for count, is_known in ((MAX_TEXTS - 1, True), (MAX_TEXTS + 1, False)):
+        schema = {"properties": {f"k{at}": {"type": "null"} for at in range(count)}, "type": "object", "additionalProperties": False}
+        grammar = compile(GrammarSpec("json_schema", json.dumps(schema), GrammarOptions()), words)
+        outline = grammar._masks.outline
+        place = outline.after(outline.start(), b"{")
+        assert place is not None
+        assert grammar._structure.write(place, np.zeros(words.num_words, dtype=np.int32)) is is_known
 
 
 RANGES = [
