@@ -51,6 +51,12 @@ CHEAP_CHOICES = 8
 _MULTIPLYING = re.compile(r'"(?:oneOf|allOf|not|if|contains|dependen\w+|minProperties|maxProperties|\$dynamicRef)"')
 MAX_CUTS = 4096
 """How many pieces of forced text are kept cut."""
+TRIED: dict[str, Any] = {
+    "a": {"type": "integer", "minimum": -99}, "b": {"type": "number"}, "c": {"type": "string"}, "d": {"type": "boolean"},
+    "e": {"type": "null"}, "f": {"type": "array", "items": {"type": "string", "maxLength": 4}}, "g": {"enum": ["x", "y"]}, "h": {},
+}  # fmt: skip
+TRIED_TEXT = b'{"a": -10, "b": 1.5, "c": "x", "d": true, "e": null, "f": ["x", "y"], "g": "x", "h": {"k": [1]}}'
+"""Members of all kinds, and a text of them."""
 JSON = "start: %json "
 """How a grammar begins that is one schema."""
 
@@ -245,8 +251,6 @@ def prepare(vocabulary: Vocabulary) -> None:
     """Make what every grammar of a vocabulary needs."""
     _tokenizer(vocabulary)
     string_tokens(vocabulary, ESCAPES)
-    vocabulary.trie.fill_starts(b"{", np.zeros(vocabulary.num_words, dtype=np.int32))
-    vocabulary.around(b"{")
     for name in FORMATS:
         asked = Outline(normalise({"type": "string", "format": name})).string(Place(kind="s"))
         if asked is not None and asked.body is not None:
@@ -352,9 +356,21 @@ def _tokenizer(vocabulary: Vocabulary) -> LLTokenizer:
     tokenizer = _tokenizers.get(vocabulary)
     if tokenizer is None:
         tokenizer = LLTokenizer(_Tokens(vocabulary), n_vocab=vocabulary.size, eos_token=list(vocabulary.end_ids) or None, slices=SLICES)
-        vocabulary.around(b"{")  # tables that masks before forced text want: made by whoever compiles, rather than in a step
         _tokenizers[vocabulary] = tokenizer
+        _try_out(vocabulary)
     return tokenizer
+
+
+def _try_out(vocabulary: Vocabulary) -> None:
+    """Fill the masks of a text that has all kinds of values, so that the tables they want are made by who compiles instead of in a step."""
+    schema = {"type": "object", "properties": TRIED, "required": list(TRIED), "additionalProperties": False}
+    # A vocabulary without all bytes may have no answer.
+    state = compile_text(JSON + json_text(schema, GrammarOptions()), vocabulary, 1).new_state()
+    row = np.zeros(vocabulary.num_words, dtype=np.int32)
+    for token in cut(vocabulary, TRIED_TEXT) or ():
+        state.fill_mask(row)
+        if not state.accept(token):
+            break
 
 
 def first_line(message: str) -> str:

@@ -109,7 +109,7 @@ class StructureMasks:
     def _collect_text(self, text: bytes, then: Place, found: _Found) -> bool:
         begun, longer = self._starts.around(text, self._vocabulary)
         found.tokens += begun
-        if then.kind or len(longer) > FEW:
+        if then.kind or longer is None or len(longer) > FEW:
             ahead = self._structure.ahead(then)
             return ahead is not None and self._collect(text, then, ahead, found)
         for token, rest in longer:

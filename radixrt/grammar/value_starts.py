@@ -7,7 +7,7 @@ asked of it one by one.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -26,6 +26,8 @@ MAX_STARTS = 256
 """For how many texts it is kept which tokens begin with them."""
 MAX_PERHAPS = 12
 """So many tokens are asked for one by one in less time than an engine's mask takes."""
+MANY = 64
+"""More tokens than this that begin with a text are not looked through."""
 _BEHIND = rb"[,\]} \t\r\n]"
 _BEHIND_VALUE = re.compile(_BEHIND)
 _VALUES = {
@@ -60,7 +62,16 @@ _JSON = {ord("{"): b'"}', ord("["): _VALUE + b"]", **dict.fromkeys(b",: ", _VALU
 """What may follow a byte outside strings where white space is fixed; other bytes are of words and numbers."""
 _WORDS = b"0123456789+-.eEtrufalsn" + _BEHIND_WHOLE
 _NUMERIC = b"-0123456789.eE+"
-_NUMBER = re.compile(rb"([-0-9.eE+]+)(" + _BEHIND + rb".*)?$", re.DOTALL)
+_NUMBERS = {
+    (is_begun, is_whole): re.compile(rb"(?=[-+0-9.eE])(" + digits + rb")(" + _BEHIND + rb".*)?", re.DOTALL)
+    for is_begun, is_whole, digits in (
+        (False, True, rb"-?[0-9]*"),
+        (True, True, rb"[0-9]+"),
+        (False, False, rb"-?[0-9]*(?:\.[0-9]*)?(?:[eE][+-]?[0-9]*)?"),
+        (True, False, rb"[+-]?[0-9]*(?:\.[0-9]*)?(?:[eE][+-]?[0-9]*)?"),
+    )
+}
+"""What begins a number, or goes on with one that is begun, whole or any, and perhaps goes on behind it."""
 
 
 class Reaching(NamedTuple):
@@ -89,8 +100,8 @@ class ValueStarts:
         self._num_words = vocabulary.num_words
         self._strings: dict[bytes, StringStarts] = {}
         self._values: dict[tuple[bytes, str], list[tuple[int, bytes]]] = {}
-        self._around: dict[bytes, tuple[list[int], list[tuple[int, bytes]]]] = {}
-        self._begun: dict[tuple[bytes, bool], list[tuple[int, bytes, bytes]]] = {}
+        self._around: dict[bytes, tuple[list[int], list[tuple[int, bytes]] | None]] = {}
+        self._begun: dict[tuple[bytes, bool, bool], list[tuple[int, bytes, bytes]]] = {}
         self._numbers: dict[tuple[bytes, tuple[Numbers, ...], bytes], tuple[list[int], list[tuple[int, bytes]]]] = {}
 
     def reaching(self, outline: Outline, place: Place | None, forced: bytes, vocabulary: Vocabulary) -> Reaching | None:
@@ -153,14 +164,14 @@ class ValueStarts:
             self._values[text, kind] = [(token, begun) for token, begun in spelled if begun and pattern.fullmatch(begun)]
         return self._values[text, kind]
 
-    def around(self, text: bytes, vocabulary: Vocabulary) -> tuple[list[int], list[tuple[int, bytes]]]:
+    def around(self, text: bytes, vocabulary: Vocabulary) -> tuple[list[int], list[tuple[int, bytes]] | None]:
         """Return all tokens that a text outside strings starts with, and those that start with all of it and go on with what JSON may
-        have, which is the second of each."""
+        have, which is the second of each; None where those that start with it are many."""
         found = self._around.get(text)
         if found is None:
             begun, longer = vocabulary.around(text)
             spelled = ((token, (vocabulary.bytes_of(token) or b"")[len(text) :]) for token in longer)
-            found = begun, [(token, rest) for token, rest in spelled if _may_go_on(text, rest)]
+            found = begun, None if len(longer) > MANY else [(token, rest) for token, rest in spelled if _may_go_on(text, rest)]
             if len(text) <= SHORT:
                 self._around[text] = found
         return found
@@ -176,26 +187,29 @@ class ValueStarts:
                 self._numbers.clear()
             going: list[int] = []
             ending: list[tuple[int, bytes]] = []
-            for token, digits, behind in self._digits(before, vocabulary, is_begun=bool(spelled)):
+            begins, is_whole = _of_any(numbers)
+            for token, digits, behind in self._digits(before, vocabulary, bool(spelled), all(of.kind == "integer" for of in numbers)):
                 if not behind:
-                    if any(of.begins(spelled + digits) for of in numbers):
+                    if begins(spelled + digits):
                         going.append(token)
-                elif any(of.is_whole(spelled + digits) for of in numbers):
+                elif is_whole(spelled + digits):
                     ending.append((token, behind))
             self._numbers[key] = going, ending
         return self._numbers[key]
 
-    def _digits(self, before: bytes, vocabulary: Vocabulary, *, is_begun: bool) -> list[tuple[int, bytes, bytes]]:
+    def _digits(self, before: bytes, vocabulary: Vocabulary, is_begun: bool, is_whole: bool) -> list[tuple[int, bytes, bytes]]:
         """The tokens that begin with a text and what numbers are made of, that, and what they have behind it."""
-        if (before, is_begun) not in self._begun:
+        key = before, is_begun, is_whole
+        if key not in self._begun:
             if len(self._begun) >= MAX_STARTS:
                 self._begun.clear()
+            pattern = _NUMBERS[is_begun, is_whole]
             starts = _NUMERIC if is_begun else _NUMERIC[:11]
             tokens = sorted({token for byte in starts for both in vocabulary.around(before + bytes((byte,))) for token in both})
             spelled = ((token, (vocabulary.bytes_of(token) or b"")[len(before) :]) for token in tokens)
-            found = ((token, _NUMBER.match(text)) for token, text in spelled)
-            self._begun[before, is_begun] = [(token, match[1], match[2] or b"") for token, match in found if match is not None]
-        return self._begun[before, is_begun]
+            found = ((token, pattern.fullmatch(text)) for token, text in spelled)
+            self._begun[key] = [(token, match[1], match[2] or b"") for token, match in found if match is not None]
+        return self._begun[key]
 
 
 class StringStarts:
@@ -254,6 +268,13 @@ def value_starts(vocabulary: Vocabulary, escapes: str) -> ValueStarts:
     if escapes not in known:
         known[escapes] = ValueStarts(vocabulary, escapes)
     return known[escapes]
+
+
+def _of_any(numbers: tuple[Numbers, ...]) -> tuple[Callable[[bytes], bool], Callable[[bytes], bool]]:
+    """Whether one of some kinds of numbers may begin so, and whether it is one."""
+    if len(numbers) == 1:
+        return numbers[0].begins, numbers[0].is_whole
+    return lambda text: any(of.begins(text) for of in numbers), lambda text: any(of.is_whole(text) for of in numbers)
 
 
 def _may_go_on(text: bytes, rest: bytes) -> bool:
