@@ -37,6 +37,7 @@ class ClosableState(Protocol):
     def fill_mask(self, row: np.ndarray) -> None: ...
     def is_accepting(self) -> bool: ...
     def forced_bytes(self, limit: int) -> bytes: ...
+    def string_end(self) -> bytes: ...
 
 
 def close_tokens(state: ClosableState, vocabulary: Vocabulary, max_tokens: int, max_steps: int | None = None) -> list[int] | None:
@@ -98,6 +99,8 @@ def _ways(state: ClosableState, vocabulary: Vocabulary, used: Counter[int]) -> I
     if forced := state.forced_bytes(MAX_FORCED):
         yield from vocabulary.starts(forced)
         return
+    if len(end := state.string_end()) > 1:
+        yield from vocabulary.starts(end)
     row = np.zeros(vocabulary.num_words, dtype=np.int32)
     state.fill_mask(row)
     order = _orders.get(vocabulary)

@@ -124,6 +124,10 @@ class LLGuidanceState(MatcherState[LLMatcher]):
                 self._has_failed()
         return whole_characters(self._forced, limit)
 
+    def string_end(self) -> bytes:
+        place = self._place()
+        return b"" if place is None or self._failed else self._strings.end(place)
+
     def _consume(self, token: int) -> bool:
         if not self._failed and self._matcher.try_consume_tokens([token]) == 1:
             return True

@@ -66,6 +66,10 @@ class MatcherState(ABC, Generic[M]):
         """Write the mask of a place without the matcher, where that can be done; False, with anything in the row, where it cannot."""
         return False
 
+    def string_end(self) -> bytes:
+        """Return a shortest text that ends the string that is open, its quote with it, where that is known."""
+        return b""
+
     def _is_broken(self) -> bool:
         """Whether the matcher can go nowhere any more, whatever its place."""
         return False

@@ -58,6 +58,11 @@ class OpenStrings:
         behind = None if after is None else self._structure.forced(after)
         return text if goes_on else None if behind is None else text + behind
 
+    def end(self, place: Place) -> bytes:
+        """Return a shortest text that ends the string open at a place, its quote with it, where its automaton is known."""
+        asked = self._masks.outline.string(place)
+        return b"" if asked is None or asked.body is None else asked.body.tables.shortest_end(place.state)
+
     def _write_free(self, bounds: Bounds, place: Place, row: np.ndarray, following: Following) -> bool:
         strings = string_tokens(self._vocabulary, self._escapes)
         need, room = max(0, bounds.fewest - place.length), None if bounds.most is None else bounds.most - place.length

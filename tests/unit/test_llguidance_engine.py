@@ -181,3 +181,26 @@ def test_no_way_fits_into_no_tokens() -> None:
     assert state.close(0) is None
     assert state.accept(ord("{"))
     assert state.close(0) is None
+
+
+@pytest.mark.parametrize(
+    ("string", "begun", "length"),
+    [
+        ({"format": "email"}, "", 3),
+        ({"format": "email"}, "ada", 2),
+        ({"pattern": "^[a-z]{3}-x+$"}, "", 5),
+        ({"pattern": "^[a-z]{3}-x+$"}, "ab", 3),
+        ({"pattern": "^[a-z]{3}-x+$", "minLength": 8}, "abc-", 4),
+        ({"pattern": "ß|end$"}, "en", 1),
+        ({"pattern": "ß|end$"}, "e", 2),
+    ],
+)
+def test_a_string_under_a_pattern_is_ended_with_as_few_bytes_as_can_be(string: dict[str, Any], begun: str, length: int) -> None:
+    grammar = compile(schema({"type": "array", "items": {"type": "string", **string}, "minItems": 1}), BYTES)
+    state = grammar.new_state()
+    text = f'["{begun}'.encode()
+    assert all(map(state.accept, text))
+    end = state.close(100)
+    assert end is not None and len(end) == length + len(b'"]')
+    assert grammar.min_tokens <= len(text) + len(end)
+    assert accepts(grammar, (text + bytes(end)).decode())
