@@ -79,7 +79,7 @@ class LLGuidanceGrammar:
         self._structure = StructureMasks(outline, vocabulary, ESCAPES)
         self._strings = OpenStrings(self._masks, self._structure, vocabulary, ESCAPES)
         self.text = text
-        self.memory_bytes = 160 * 1024 + 32 * len(text)
+        self.memory_bytes = 160 * 1024 + 32 * len(text) + outline.values.bodies.num_bytes
         self.min_tokens = min_tokens(self.new_state(), vocabulary) if shortest is None else shortest
         self._masks.know(self.min_tokens)
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from radixrt.grammar.outline import literal
 from radixrt.grammar.string_bounds import string_of
+from radixrt.grammar.string_patterns import Bodies
 
 
 class Keys(NamedTuple):
@@ -26,10 +27,11 @@ class Keys(NamedTuple):
 
 
 class ObjectKeys:
-    """Finds the keys of the objects of one schema.  ``colon``: what comes behind each."""
+    """Finds the keys of the objects of one schema.  ``colon``: what comes behind each; ``bodies``: the automata of its strings."""
 
-    def __init__(self, colon: bytes) -> None:
+    def __init__(self, colon: bytes, bodies: Bodies) -> None:
         self._colon = colon
+        self._bodies = bodies
         self._keys: dict[int, Keys | None] = {}
         self._fits: dict[int, bool | None] = {}
 
@@ -77,7 +79,7 @@ class ObjectKeys:
     def _surely_has(self, kind: str, leaf: dict[str, Any]) -> bool:
         match kind:
             case "string":
-                return not {"pattern", "format"} & leaf.keys() or string_of([leaf]) is not None
+                return not {"pattern", "format"} & leaf.keys() or string_of([leaf], self._bodies) is not None
             case "object":
                 return all(self.may_be(leaf.get("properties", {}).get(name, True)) for name in leaf.get("required", ()))
             case "array":

@@ -70,12 +70,12 @@ class Outline:
         self._prefixes = {text[:end] for text in literals for end in range(len(text) + 1)} if self.forgets else set()
         self._is_listed = all(literal(value) is not None for node in nodes for value in _values(node) if isinstance(value, str))
         self._has_spelling = any(_SPELLING & node.keys() for node in nodes)
+        self.schema = schema
+        self.values = Values(schema)
         if self.forgets:
             for node in nodes:
                 if (_SPELLING | _CHOICES) & node.keys():
-                    make_body(schema, node)  # here, by whoever compiles, and not in a step
-        self.schema = schema
-        self.values = Values(schema)
+                    make_body(schema, node, self.values.bodies)  # here, by whoever compiles, and not in a step
         self._begun: dict[bytes, set[bytes] | None] = {}
         self._texts: dict[tuple[str, ...], list[bytes] | None] = {}
 

@@ -20,7 +20,7 @@ from radixrt.grammar.vocabulary import Vocabulary
 from radixrt_kernels.ops import ByteAutomaton
 
 MAX_BYTES = 16 << 20
-"""How much the tables of all kinds of strings of a vocabulary may take."""
+"""How much the automata of strings of a vocabulary may take, with the tables of their states."""
 MAX_PARTIAL = 1024
 """For how many beginnings of a character it is kept what may end it."""
 
@@ -46,17 +46,19 @@ class PatternMasks:
 
     def __init__(self, vocabulary: Vocabulary, strings: StringTokens) -> None:
         self._inside = strings.inside(None)
-        self._known: OrderedDict[tuple[Body, int], StateMask] = OrderedDict()
+        self._known: OrderedDict[Body, dict[int, StateMask]] = OrderedDict()
+        self._num_bytes = 0
         self._automata: WeakKeyDictionary[Body, ByteAutomaton] = WeakKeyDictionary()
-        self._most = max(MAX_BYTES // max(4 * vocabulary.num_words, 1), 1)
         self._ends: dict[bytes, Ends | None] = {}
         self._lock = Lock()
 
     def of(self, body: Body, state: int, vocabulary: Vocabulary) -> StateMask:
         """Return the table of a state; its mask is not to be written to, and ``closes`` says nothing inside a character."""
         with self._lock:
-            if (known := self._known.get((body, state))) is not None:
-                self._known.move_to_end((body, state))
+            states = self._known.get(body, {})
+            if states:
+                self._known.move_to_end(body)
+            if (known := states.get(state)) is not None:
                 return known
             automaton = self._automata.get(body)
             if automaton is None:
@@ -66,10 +68,20 @@ class PatternMasks:
         row.setflags(write=False)
         made = StateMask(row, bool(np.any(row & ~self._inside)))
         with self._lock:
-            self._known[body, state] = made
-            if len(self._known) > self._most:
-                self._known.popitem(last=False)
+            self._keep(body, state, made)
         return made
+
+    def _keep(self, body: Body, state: int, made: StateMask) -> None:
+        states = self._known.get(body)
+        if states is None:
+            states = self._known[body] = {}
+            self._num_bytes += body.num_bytes
+        if state not in states:
+            states[state] = made
+            self._num_bytes += made.mask.nbytes
+        while self._num_bytes > MAX_BYTES and self._known:
+            oldest, others = self._known.popitem(last=False)
+            self._num_bytes -= oldest.num_bytes + sum(other.mask.nbytes for other in others.values())
 
     def fill(self, body: Body, vocabulary: Vocabulary) -> None:
         """Make the tables of all states."""

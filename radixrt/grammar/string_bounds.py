@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from radixrt.grammar.string_patterns import Alternative, Body, string_body
+from radixrt.grammar.string_patterns import Alternative, Bodies, Body
 
 MAX_REFERENCES = 32
 """How many are followed to find the alternatives of a value."""
@@ -69,6 +69,7 @@ class Values:
     """
 
     def __init__(self, schema: Any) -> None:
+        self.bodies = Bodies()
         self._schema = schema
         self._containers: dict[bytes, list[dict[str, Any]]] = {}
         self._leaves: dict[bytes, list[dict[str, Any]] | None] = {}
@@ -87,10 +88,10 @@ class Values:
             if leaves is None:
                 found = _UNKNOWN
             elif isinstance(simple, str) and "enum" not in leaves[0] and "const" not in leaves[0]:
-                found = _asked_simply(simple, leaves[0])
+                found = _asked_simply(simple, leaves[0], self.bodies)
             else:
                 key = tuple(map(id, leaves))  # of the schema's own parts, which stay
-                found = self._asked_of.get(key) or self._asked_of.setdefault(key, _asked(leaves))
+                found = self._asked_of.get(key) or self._asked_of.setdefault(key, _asked(leaves, self.bodies))
             self._asked[text] = found
         return found
 
@@ -149,22 +150,22 @@ class Values:
         return self._containers[begin]
 
 
-def _asked_simply(kind: str, leaf: dict[str, Any]) -> Asked:
+def _asked_simply(kind: str, leaf: dict[str, Any], bodies: Bodies) -> Asked:
     """The same as ``_asked`` for one alternative of one type whose values are not listed."""
     if kind in ("integer", "number"):
         limits = [leaf[keyword] for keyword in _LIMITS if keyword in leaf]
         if "multipleOf" in leaf:
-            return _asked([leaf])
+            return _asked([leaf], bodies)
         is_positive = max(leaf.get("minimum", -1), leaf.get("exclusiveMinimum", -1)) >= 0
         return Asked(_ANY_OF["number"].kinds, None, None, _digits(limits), not limits, is_positive)
     if kind != "string":
         return _ANY_OF[kind]
     if "pattern" in leaf or "format" in leaf:
-        return _ANY_OF[kind]._replace(body=string_of([leaf]), is_spelled=True)
+        return _ANY_OF[kind]._replace(body=string_of([leaf], bodies), is_spelled=True)
     return Asked(_ANY_OF[kind].kinds, Bounds(leaf.get("minLength", 0), leaf.get("maxLength")), None, 0, True, True)
 
 
-def _asked(leaves: list[dict[str, Any]]) -> Asked:
+def _asked(leaves: list[dict[str, Any]], bodies: Bodies) -> Asked:
     kinds: set[str] = set()
     strings: list[dict[str, Any]] = []
     limits: list[float] = []
@@ -190,7 +191,7 @@ def _asked(leaves: list[dict[str, Any]]) -> Asked:
     elif strings and all("enum" in leaf or "const" in leaf for leaf in strings):
         texts = tuple(value for leaf in strings for value in _listed(leaf) if isinstance(value, str))
     elif strings:
-        body = string_of(strings)
+        body = string_of(strings, bodies)
     if is_counted and not any(isinstance(value, int | float) for value in listed):
         digits = _digits(limits)
     is_free = not (limits or listed or not is_counted)
@@ -198,14 +199,14 @@ def _asked(leaves: list[dict[str, Any]]) -> Asked:
     return Asked(frozenset(kinds - {"integer"}), bounds, texts, digits, is_free, is_positive, body, is_spelled)
 
 
-def make_body(schema: Any, node: dict[str, Any]) -> None:
+def make_body(schema: Any, node: dict[str, Any], bodies: Bodies) -> None:
     """Make the automaton of the strings of a schema, where they have one, so that it is known when it is asked for."""
     leaves = _leaves(schema, node)
     if leaves:
-        _asked(leaves)
+        _asked(leaves, bodies)
 
 
-def string_of(leaves: list[dict[str, Any]]) -> Body | None:
+def string_of(leaves: list[dict[str, Any]], bodies: Bodies) -> Body | None:
     """Return the automaton of the strings that one of some alternatives allows, where one is known for all that they ask."""
     alternatives = []
     for leaf in leaves:
@@ -215,7 +216,7 @@ def string_of(leaves: list[dict[str, Any]]) -> Body | None:
         if listed and _OF_STRINGS & leaf.keys():
             return None
         alternatives.append(Alternative(leaf.get("pattern", ""), leaf.get("minLength", 0), leaf.get("maxLength"), listed))
-    return string_body(*alternatives)
+    return bodies.of(*alternatives)
 
 
 def _digits(limits: list[float]) -> int | None:

@@ -7,8 +7,8 @@ or none where that would take ``\\u``.  What cannot be read so surely, or takes 
 from __future__ import annotations
 
 import re
-from functools import lru_cache
 from typing import NamedTuple
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -26,7 +26,12 @@ MAX_WORK = 20_000
 """Steps of subset construction for one pattern: some 10 ms."""
 MAX_MOVES = 10_000
 """Moves of an automaton that counts characters besides."""
-MAX_BODIES = 512
+MAX_MADE = 8
+"""So many automata are made for one grammar, which compiles beside the step loop."""
+MAX_REFUSED = 512
+"""For how many strings it is kept that they have no automaton."""
+MOVE_BYTES = 96
+"""What a state or a move takes, its lists included."""
 MAX_FORCED = 64
 _ANY = r"[\s\S]"
 _ANYTHING = _ANY + "*"
@@ -46,6 +51,7 @@ class Body:
 
     def __init__(self, tables: Tables) -> None:
         self.tables = tables
+        self.num_bytes = MOVE_BYTES * (tables.num_states + len(tables.target))
         self._behind = int(np.flatnonzero(tables.accepting)[0])
 
     def begins(self, text: bytes) -> bool:
@@ -67,9 +73,43 @@ class Alternative(NamedTuple):
     texts: tuple[str, ...] = ()
 
 
-@lru_cache(maxsize=MAX_BODIES)
+class Bodies:
+    """The automata of the strings of one grammar, which keeps them; grammars have in common those that are alike."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[Alternative, ...], Body | None] = {}
+        self._left = MAX_MADE
+
+    def of(self, *alternatives: Alternative) -> Body | None:
+        """Return the automaton of the strings that are one of some alternatives; None where it is not known."""
+        if alternatives not in self._known:
+            known = _bodies.get(alternatives)
+            if known is None and self._left > 0:
+                self._left -= 1
+                known = string_body(*alternatives)
+            self._known[alternatives] = known
+        return self._known[alternatives]
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(body.num_bytes for body in self._known.values() if body is not None)
+
+
 def string_body(*alternatives: Alternative) -> Body | None:
     """Return the automaton of the strings that are one of some alternatives; None where it is not known."""
+    body = _bodies.get(alternatives)
+    if body is None and alternatives not in _refused:
+        body = _make(alternatives)
+        if body is not None:
+            _bodies[alternatives] = body
+        else:
+            if len(_refused) >= MAX_REFUSED:
+                _refused.clear()
+            _refused.add(alternatives)
+    return body
+
+
+def _make(alternatives: tuple[Alternative, ...]) -> Body | None:
     texts = [_text(one, is_alone=len(alternatives) == 1) for one in alternatives]
     if None in texts:
         return None
@@ -176,3 +216,7 @@ def _quoted(automaton: CharacterAutomaton) -> Tables:
 
 def _holds(ranges: Ranges, code: int) -> bool:
     return any(low <= code <= high for low, high in ranges)
+
+
+_bodies: WeakValueDictionary[tuple[Alternative, ...], Body] = WeakValueDictionary()
+_refused: set[tuple[Alternative, ...]] = set()

@@ -63,7 +63,7 @@ class Structure:
         self._values: dict[bytes, Ahead] = {}
         self._beginnings: dict[tuple[int, ...], tuple[list[bytes], tuple[Numbers, ...], bytes]] = {}
         self._between: dict[bytes, Ahead | None] = {}
-        self._object_keys = ObjectKeys(self._colon)
+        self._object_keys = ObjectKeys(self._colon, outline.values.bodies)
 
     def ahead(self, place: Place) -> Ahead | None:
         """Return what may come next; None where it is not known."""

@@ -12,11 +12,13 @@ import pytest
 from grammar_walk import BYTES, allowed, pieces
 
 from radixrt.errors import GrammarError
-from radixrt.grammar import string_patterns
+from radixrt.grammar import pattern_masks, string_patterns
 from radixrt.grammar.llguidance_engine import compile
+from radixrt.grammar.pattern_masks import PatternMasks
 from radixrt.grammar.schema.formats import FORMATS
 from radixrt.grammar.schema.patterns import engine_pattern
-from radixrt.grammar.string_patterns import Alternative, string_body
+from radixrt.grammar.string_masks import StringTokens
+from radixrt.grammar.string_patterns import Alternative, Bodies, string_body
 from radixrt.grammar.vocabulary import Vocabulary
 from radixrt.types import GrammarOptions, GrammarSpec
 
@@ -110,6 +112,32 @@ def test_what_is_not_read_surely_is_left_to_the_engine(pattern: str, known: bool
 def test_who_counts_too_much_is_left_to_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(string_patterns, "MAX_MOVES", 40)
     assert string_body(Alternative("^[ab]+$", 1, 20)) is not None and string_body(Alternative("^[ab]+$", 1, 41)) is None
+
+
+def test_a_grammar_makes_a_few_automata_and_has_all_that_others_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(string_patterns, "MAX_MADE", 2)
+    patterns = [Alternative(f"^{'x' * length}$") for length in range(31, 34)]
+    first = Bodies()
+    assert [first.of(pattern) is not None for pattern in patterns] == [True, True, False]
+    second = Bodies()
+    assert second.of(patterns[2]) is not None
+    assert [second.of(pattern) for pattern in patterns[:2]] == [first.of(pattern) for pattern in patterns[:2]]
+    assert first.num_bytes > 0 and first.of(patterns[2]) is None
+
+
+def test_tables_of_states_take_no_more_room_than_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = Vocabulary(BYTES.token_bytes, BYTES.end_ids, BYTES.encode, BYTES.size)
+    masks = PatternMasks(words, StringTokens(words, "n"))
+    bodies = [string_body(Alternative(f"^{'y' * length}$")) for length in range(20, 24)]
+    monkeypatch.setattr(pattern_masks, "MAX_BYTES", bodies[0].num_bytes + 30 * 4 * words.num_words if bodies[0] is not None else 0)
+    expected = [[masks.of(body, state, words).mask.copy() for state in range(20)] for body in bodies if body is not None]
+    for _ in range(2):
+        for body, known in zip(bodies, expected, strict=True):
+            assert body is not None
+            for state in range(20):
+                assert (masks.of(body, state, words).mask == known[state]).all()
+                kept = sum(one.num_bytes + sum(made.mask.nbytes for made in states.values()) for one, states in masks._known.items())
+                assert kept == masks._num_bytes <= pattern_masks.MAX_BYTES
 
 
 def test_grammars_with_the_same_pattern_share_tables_and_requests_places() -> None:
