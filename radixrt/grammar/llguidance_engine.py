@@ -79,6 +79,7 @@ class LLGuidanceGrammar:
         self._structure = StructureMasks(outline, vocabulary, ESCAPES)
         self._strings = OpenStrings(self._masks, self._structure, vocabulary, ESCAPES)
         self.text = text
+        pattern_masks(vocabulary, ESCAPES).fill(outline.values.bodies.found, vocabulary)
         self.memory_bytes = 160 * 1024 + 32 * len(text) + outline.values.bodies.num_bytes
         self.min_tokens = min_tokens(self.new_state(), vocabulary) if shortest is None else shortest
         self._masks.know(self.min_tokens)
@@ -258,7 +259,7 @@ def prepare(vocabulary: Vocabulary) -> None:
     for name in FORMATS:
         asked = Outline(normalise({"type": "string", "format": name})).string(Place(kind="s"))
         if asked is not None and asked.body is not None:
-            pattern_masks(vocabulary, ESCAPES).fill(asked.body, vocabulary)
+            pattern_masks(vocabulary, ESCAPES).fill([asked.body], vocabulary)
     min_tokens(compile_text('start: "{"', vocabulary, 1).new_state(), vocabulary)
 
 

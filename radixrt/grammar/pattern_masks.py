@@ -1,12 +1,13 @@
 """Masks inside a JSON string under a pattern, looked up by the state of the pattern's automaton.
 
-A state's table is made when somebody first comes to it, and is all grammars' of a vocabulary whose strings are of that kind: only
-what may follow the string is a grammar's own.
+A state's table is all grammars' of a vocabulary whose strings are of that kind: only what may follow the string is a grammar's own.
+It is made by who compiles the first of them, or, where there are many states, when somebody first comes to one.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterable
 from threading import Lock
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
@@ -21,6 +22,8 @@ from radixrt_kernels.ops import ByteAutomaton
 
 MAX_BYTES = 16 << 20
 """How much the automata of strings of a vocabulary may take, with the tables of their states."""
+MAX_FILLED = 512
+"""For so many states whoever compiles makes tables, of a tenth of a millisecond; others are made when somebody comes there."""
 MAX_PARTIAL = 1024
 """For how many beginnings of a character it is kept what may end it."""
 
@@ -83,10 +86,16 @@ class PatternMasks:
             oldest, others = self._known.popitem(last=False)
             self._num_bytes -= oldest.num_bytes + sum(other.mask.nbytes for other in others.values())
 
-    def fill(self, body: Body, vocabulary: Vocabulary) -> None:
-        """Make the tables of all states."""
-        for state in range(body.tables.num_states):
-            self.of(body, state, vocabulary)
+    def fill(self, bodies: Iterable[Body], vocabulary: Vocabulary) -> None:
+        """Make the tables of all states of some automata, one after the other while they are few."""
+        left = MAX_FILLED
+        for body in bodies:
+            left -= body.tables.num_states
+            if left < 0:
+                return
+            if len(self._known.get(body, ())) < body.tables.num_states:
+                for state in range(body.tables.num_states):
+                    self.of(body, state, vocabulary)
 
     def ends(self, partial: bytes, vocabulary: Vocabulary) -> Ends | None:
         """Return the tokens that go on in any string behind the first bytes of a character; None where some may close it."""

@@ -91,8 +91,12 @@ class Bodies:
         return self._known[alternatives]
 
     @property
+    def found(self) -> list[Body]:
+        return [body for body in self._known.values() if body is not None]
+
+    @property
     def num_bytes(self) -> int:
-        return sum(body.num_bytes for body in self._known.values() if body is not None)
+        return sum(body.num_bytes for body in self.found)
 
 
 def string_body(*alternatives: Alternative) -> Body | None:

@@ -13,7 +13,7 @@ from grammar_walk import BYTES, allowed, pieces
 
 from radixrt.errors import GrammarError
 from radixrt.grammar import pattern_masks, string_patterns
-from radixrt.grammar.llguidance_engine import compile
+from radixrt.grammar.llguidance_engine import ESCAPES, compile
 from radixrt.grammar.pattern_masks import PatternMasks
 from radixrt.grammar.schema.formats import FORMATS
 from radixrt.grammar.schema.patterns import engine_pattern
@@ -138,6 +138,18 @@ def test_tables_of_states_take_no_more_room_than_there_is(monkeypatch: pytest.Mo
                 assert (masks.of(body, state, words).mask == known[state]).all()
                 kept = sum(one.num_bytes + sum(made.mask.nbytes for made in states.values()) for one, states in masks._known.items())
                 assert kept == masks._num_bytes <= pattern_masks.MAX_BYTES
+
+
+def test_who_compiles_makes_the_tables_of_few_states(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = Vocabulary(BYTES.token_bytes, BYTES.end_ids, BYTES.encode, BYTES.size)
+    kept = pattern_masks.pattern_masks(words, ESCAPES)._known
+    few, many = (string_body(Alternative(engine_pattern(f"^{'z' * length}$"))) for length in (25, 45))
+    assert few is not None and many is not None
+    monkeypatch.setattr(pattern_masks, "MAX_FILLED", few.tables.num_states + 1)
+    for length, body, filled in ((25, few, few.tables.num_states), (45, many, 0)):
+        schema = {"type": "array", "items": {"pattern": f"^{'z' * length}$"}}
+        compile(GrammarSpec("json_schema", json.dumps(schema), GrammarOptions()), words)
+        assert len(kept.get(body, ())) == filled
 
 
 def test_grammars_with_the_same_pattern_share_tables_and_requests_places() -> None:
