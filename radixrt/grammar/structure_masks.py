@@ -6,6 +6,8 @@ longer than the mask.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from radixrt.grammar.forced_masks import allow, deny
@@ -112,8 +114,12 @@ class StructureMasks:
         if then.kind or longer is None or len(longer) > FEW:
             ahead = self._structure.ahead(then)
             return ahead is not None and self._collect(text, then, ahead, found)
-        for token, rest in longer:
-            goes = self._structure.goes(then, rest)
+        return self._collect_going(longer, then, found)
+
+    def _collect_going(self, tokens: Iterable[tuple[int, bytes]], place: Place, found: _Found) -> bool:
+        """Find the tokens whose bytes, the second of each, may come at a place; False where that is not known."""
+        for token, rest in tokens:
+            goes = self._structure.goes(place, rest)
             if goes is None:
                 return False
             if goes:
@@ -138,26 +144,14 @@ class StructureMasks:
     def _collect_numbers(self, before: bytes, ahead: Ahead, found: _Found) -> bool:
         going, ending = self._starts.numbers(before, ahead.numbers, ahead.spelled, self._vocabulary)
         found.tokens += going
-        for token, behind in ending:
-            goes = self._structure.goes(ahead.behind, behind)
-            if goes is None:
-                return False
-            if goes:
-                found.tokens.append(token)
-        return True
+        return self._collect_going(ending, ahead.behind, found)
 
     def _collect_string(self, before: bytes, ahead: Ahead, found: _Found) -> bool:
         assert ahead.string is not None
         found.tokens += self._vocabulary.around(before)[0]
         mask, enders = self._starts.strings(before, self._vocabulary).within(ahead.string)
         found.masks.append(mask)
-        for token, behind in enders:
-            goes = self._structure.goes(ahead.behind, behind)
-            if goes is None:
-                return False
-            if goes:
-                found.tokens.append(token)
-        return True
+        return self._collect_going(enders, ahead.behind, found)
 
     def _collect_key(self, before: bytes, place: Place, found: _Found) -> bool:
         if not before:
@@ -171,7 +165,6 @@ class StructureMasks:
             if goes:
                 found.tokens.append(one.token)
         return True
-
 
     def _collect_in_key(self, place: Place, found: _Found) -> bool:
         """The same between two characters of a key that the schema does not name, and that goes on to no name either."""
