@@ -92,10 +92,12 @@ class Bodies:
 
     @property
     def found(self) -> list[Body]:
+        """Those that are known so far."""
         return [body for body in self._known.values() if body is not None]
 
     @property
     def num_bytes(self) -> int:
+        """What they take, those as well that other grammars have too."""
         return sum(body.num_bytes for body in self.found)
 
 
