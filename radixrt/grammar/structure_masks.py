@@ -18,8 +18,6 @@ from radixrt.grammar.structure import MAX_AHEAD, MAX_TEXTS, Ahead, Structure, co
 from radixrt.grammar.value_starts import value_starts
 from radixrt.grammar.vocabulary import Vocabulary
 
-MAX_NUMERIC = 128
-"""So many tokens of numbers are looked at one by one in less time than an engine's mask takes."""
 FEW = 16
 """More tokens than this are not looked at one by one, but those that begin with what comes behind their first bytes."""
 MANY_TEXTS = 3

@@ -20,7 +20,7 @@ from radixrt.grammar.outline import Outline, Place
 from radixrt.grammar.string_bounds import Bounds
 from radixrt.grammar.string_masks import read_characters
 from radixrt.grammar.string_patterns import Body
-from radixrt.grammar.vocabulary import SHORT, Vocabulary
+from radixrt.grammar.vocabulary import MAX_AROUND, SHORT, Vocabulary
 
 MAX_STARTS = 256
 """For how many texts it is kept which tokens begin with them."""
@@ -172,7 +172,7 @@ class ValueStarts:
             begun, longer = vocabulary.around(text)
             spelled = ((token, (vocabulary.bytes_of(token) or b"")[len(text) :]) for token in longer)
             found = begun, None if len(longer) > MANY else [(token, rest) for token, rest in spelled if _may_go_on(text, rest)]
-            if len(text) <= SHORT:
+            if len(text) <= SHORT and len(self._around) < MAX_AROUND:
                 self._around[text] = found
         return found
 
