@@ -51,6 +51,8 @@ class Storage(Protocol):
 
     def store(self, layer: int, slots: Tensor, k: Tensor, v: Tensor) -> None: ...
 
+    def commit(self, num_slots: int) -> None: ...
+
 
 def native_radix_tree(policy: str, **options: int) -> RadixTree:
     """Return an empty compiled radix tree with a built-in eviction policy; only where ``NATIVE``.

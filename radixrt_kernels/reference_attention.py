@@ -43,6 +43,9 @@ class KVStorage:
             else:
                 stored[layer][slots] = new.to(stored[layer].dtype)
 
+    def commit(self, num_slots: int) -> None:
+        """Have the system commit the memory of the first slots before they are written, where that is done by writing: not here."""
+
 
 def paged_attention(
     q: Tensor, k: Tensor, v: Tensor, page_table: Tensor, starts: Sequence[int], counts: Sequence[int], *, scale: float, window: int = 0

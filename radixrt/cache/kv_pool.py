@@ -14,7 +14,7 @@ class KVPool:
     ``k[layer]`` and ``v[layer]`` are [num_slots, num_kv_heads, head_dim] of ``dtype``: float32, bfloat16, float16 or int8.  An int8
     pool has a float32 scale a slot and head beside each, ``k_scale[layer]`` and ``v_scale[layer]`` [num_slots, num_kv_heads]; other
     pools have none.  Memory is reserved, not touched, so that an operating system that commits lazily charges only for slots that
-    have been used.
+    have been used or ``commit`` was asked for.
     """
 
     def __init__(
@@ -31,6 +31,10 @@ class KVPool:
     def store(self, layer: int, slots: Tensor, k: Tensor, v: Tensor) -> None:
         """Write K/V [T, num_kv_heads, head_dim] of T tokens into their slots [T] int64."""
         self.storage.store(layer, slots, packed_heads(k), packed_heads(v))
+
+    def commit(self, num_bytes: int) -> None:
+        """Have the system commit the memory of the first slots, up to so many bytes, before they are used; any thread may."""
+        self.storage.commit(num_bytes // max(1, sum(layer.nbytes for layer in (*self.k, *self.v)) // max(1, self.num_slots)))
 
     def read(self, layer: int, slots: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Return copies of K and V [T, num_kv_heads, head_dim] of slots [T]."""

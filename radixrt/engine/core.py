@@ -7,6 +7,7 @@ and is owned by exactly one thread.
 from __future__ import annotations
 
 import random
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -53,6 +54,9 @@ from radixrt.types import EngineStats, GenerateRequest, GrammarStats, ModelInfo,
 
 # Pool size chosen on a CPU when neither flag nor memory says less.
 DEFAULT_CPU_TOKENS = 65_536
+# Bytes of K/V that are committed before they are used, while there is nothing to do: the first prompts do not wait for the system
+# to clear them.
+COMMITTED_BYTES = 256 << 20
 
 
 class BatchRunner:
@@ -99,6 +103,7 @@ class EngineCore:
         config: EngineConfig,
         scheduler: Scheduler,
         runner: Runner[Any],
+        pool: KVPool,
         device: torch.device,
         overlap: bool,
         profile: StepProfile | None = None,
@@ -109,6 +114,7 @@ class EngineCore:
         self.config = config
         self._scheduler = scheduler
         self._runner = runner
+        self._pool = pool
         self._random = random.Random(random_seed)
         events = KVEventsConfig.parse(config.cache.kv_events_config)
         publisher = None if events is None else KVPublisher(events, medium="GPU" if device.type == "cuda" else "CPU")
@@ -201,7 +207,7 @@ class EngineCore:
             capacity_tokens=num_slots, eos_token_ids=tuple(token for token in shape.eos_token_ids if 0 <= token < shape.vocab_size),
         )
         return cls(
-            info=info, config=EngineConfig(cache=cache, schedule=schedule), scheduler=scheduler, runner=runner, device=device,
+            info=info, config=EngineConfig(cache=cache, schedule=schedule), scheduler=scheduler, runner=runner, pool=pool, device=device,
             overlap=overlap, profile=profile, grammars=None if grammars is None else grammars(info), random_seed=random_seed,
         )
 
@@ -290,7 +296,8 @@ class EngineCore:
         return LOOK_SECONDS if self._grammars is not None and len(self._grammars) else None
 
     def prepare(self) -> None:
-        """Begin, in another thread, with what the first request of a kind would wait for: to be called when there is nothing to do."""
+        """Begin, in another thread, with what first requests would wait for: to be called when there is nothing to do."""
+        threading.Thread(target=self._pool.commit, args=(COMMITTED_BYTES,), name="commit", daemon=True).start()
         if self._grammars is not None:
             self._grammars.prepare()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import defaultdict
 from collections.abc import Iterable
 
@@ -9,7 +10,8 @@ import pytest
 import torch
 from simulator import make_core
 
-from radixrt.engine.core import EngineCore
+from radixrt.cache.kv_pool import KVPool
+from radixrt.engine.core import COMMITTED_BYTES, EngineCore
 from radixrt.errors import EngineStopped, InvalidSampling, PromptTooLong, RequestError
 from radixrt.models.toy import END_OF_TEXT
 from radixrt.types import Finish, FinishReason, GenerateRequest, LogprobOptions, SamplingParams, TokenLogprob
@@ -50,6 +52,20 @@ def drain(core: EngineCore, requests: Iterable[GenerateRequest] = ()) -> dict[in
         if not core.has_work():
             return answers
     raise AssertionError("the core never came to rest")
+
+
+def test_a_core_that_prepares_commits_memory_of_its_pool_beside_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    core = make_core(num_slots=2000)
+    committed: list[tuple[int, bool]] = []
+    done = threading.Event()
+
+    def commit(pool: KVPool, num_bytes: int) -> None:
+        committed.append((num_bytes, threading.current_thread() is threading.main_thread()))
+        done.set()
+
+    monkeypatch.setattr(KVPool, "commit", commit)
+    core.prepare()
+    assert done.wait(10) and committed == [(COMMITTED_BYTES, False)]
 
 
 def test_twelve_cold_requests_with_one_preamble_prefill_it_once() -> None:

@@ -44,7 +44,9 @@ void init_attention(nb::module_ &m) {
         .def(nb::init<std::vector<Stored>, std::vector<Stored>, std::vector<Scales>, std::vector<Scales>>(), "k"_a, "v"_a, "k_scale"_a,
              "v_scale"_a)
         .def("store", &Storage::store, "layer"_a, "slots"_a, "k"_a, "v"_a,
-             "Write K/V [T, num_kv_heads, head_dim] float32 into slots [T] int64, no two of them equal.");
+             "Write K/V [T, num_kv_heads, head_dim] float32 into slots [T] int64, no two of them equal.")
+        .def("commit", &Storage::commit, "num_slots"_a, nb::call_guard<nb::gil_scoped_release>(),
+             "Have the system commit the memory of the first slots now; what they hold stays, whoever writes meanwhile.");
     nb::class_<Plan>(m, "AttentionPlan")
         .def(nb::init<Pages, Places, Places, int, int, int, std::int64_t, int, int>(), "page_table"_a, "starts"_a, "counts"_a, "num_heads"_a,
              "num_kv_heads"_a, "head_dim"_a, "num_slots"_a, "window"_a = 0, "num_threads"_a = 0);

@@ -1,6 +1,7 @@
 // K/V storage and the plan of a step, as Python holds them.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <stdexcept>
@@ -66,6 +67,12 @@ struct Storage {
             views.layers.push_back({type, k[i].data(), v[i].data(), num_scales > 0 ? k_scale[i].data() : nullptr,
                                     num_scales > 0 ? v_scale[i].data() : nullptr});
         }
+    }
+
+    void commit(std::size_t num_slots) const {
+        for (const std::vector<Stored> *stored : {&k, &v})
+            for (const Stored &layer : *stored)
+                commit_pages(layer.data(), layer.nbytes() / std::max<std::size_t>(layer.shape(0), 1) * std::min(num_slots, layer.shape(0)));
     }
 
     void check(const Stored &stored, KVType type) const {

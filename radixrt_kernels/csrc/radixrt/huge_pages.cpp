@@ -6,6 +6,7 @@
 
 #if defined(__linux__)
 #include <sys/mman.h>
+#include <unistd.h>
 #endif
 
 namespace radixrt {
@@ -43,6 +44,16 @@ void advise_huge_pages([[maybe_unused]] void *memory, [[maybe_unused]] std::size
     const auto begin = rounded_up(reinterpret_cast<std::uintptr_t>(memory), kHugePage);
     const auto end = (reinterpret_cast<std::uintptr_t>(memory) + bytes) / kHugePage * kHugePage;
     if (begin < end) madvise(reinterpret_cast<void *>(begin), end - begin, MADV_HUGEPAGE);
+#endif
+}
+
+void commit_pages([[maybe_unused]] void *memory, [[maybe_unused]] std::size_t bytes) {
+#if defined(__linux__)
+    // MADV_POPULATE_WRITE, of Linux 5.14, which headers of older C libraries do not name.
+    constexpr int kPopulateWrite = 23;
+    const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
+    const auto begin = reinterpret_cast<std::uintptr_t>(memory) / page * page, end = reinterpret_cast<std::uintptr_t>(memory) + bytes;
+    if (bytes > 0) madvise(reinterpret_cast<void *>(begin), end - begin, kPopulateWrite);
 #endif
 }
 

@@ -15,4 +15,8 @@ std::shared_ptr<std::uint8_t[]> allocate_weights(std::size_t bytes);
 // Ask for large pages for memory that belongs to somebody else and was not used yet; an advice, which nothing depends on.
 void advise_huge_pages(void *memory, std::size_t bytes);
 
+// Have the system commit memory now instead of when it is first written; what it holds stays, whoever writes meanwhile.  Does nothing
+// where the system cannot.
+void commit_pages(void *memory, std::size_t bytes);
+
 }  // namespace radixrt

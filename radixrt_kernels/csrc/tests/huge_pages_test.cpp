@@ -88,7 +88,11 @@ void trial(Random &random) {
     // What belongs to somebody else and is smaller than a page, or begins anywhere, is left alone.
     advise_huge_pages(own.get() + 1, 100);
     advise_huge_pages(nullptr, 0);
+    commit_pages(own.get() + 1, 100);
     refuse = false;
+    commit_pages(own.get() + 1, 5 << 20);
+    commit_pages(nullptr, 0);
+    expect(std::count(own.get(), own.get() + (3 << 20), 1) == 3 << 20, "committed memory holds something else");
     bool refused = false;
     try {
         allocate_weights(SIZE_MAX - 10);
