@@ -19,7 +19,7 @@ namespace {
 // Products of a block: eight times four columns of eight tokens.
 constexpr int kSteps = 8 * kSpreadTokens;
 // Products between one and its addition.
-constexpr int kLag = 2;
+constexpr int kLag = 3;
 
 // Keep the order in which things are written: what is computed here is not moved.
 inline void here(__m256i &value) { asm volatile("" : "+x"(value)); }  // NOLINT(portability-no-assembler,misc-const-correctness)
@@ -50,9 +50,10 @@ struct Waiting {
     float *y;
 };
 
-// One of the five parts of what adds a token's dot products to y: y = y + s * (d * dot [+ m * sum]), or s * (d * (dot - sum)).
+// One of the parts of what adds a token's dot products to y: y = y + s * (d * dot [+ m * sum]), or s * (d * (dot - sum)).
+constexpr int kParts = 4;
 template <WeightType type>
-inline void fold(int part, int token, const Waiting &waiting, const SpreadRows &rows, __m256 d, __m256 m, __m256 &term, __m256 &offset) {
+inline void fold(int part, int token, const Waiting &waiting, const SpreadRows &rows, __m256 d, __m256 m, __m256 &term) {
     const float *sums = rows.sums[waiting.block][token], *scales = rows.scales[waiting.block][token];
     float *y = waiting.y + token * kPanel;
     switch (part) {
@@ -61,13 +62,10 @@ inline void fold(int part, int token, const Waiting &waiting, const SpreadRows &
             term = type == WeightType::q4_1 ? _mm256_mul_ps(term, d) : _mm256_sub_ps(term, _mm256_load_ps(sums));
             return here(term);
         case 1:
-            if constexpr (type == WeightType::q4_1) {
-                offset = _mm256_mul_ps(m, _mm256_load_ps(sums));
-                here(offset);
-            }
-            return;
-        case 2: term = type == WeightType::q4_1 ? _mm256_add_ps(term, offset) : _mm256_mul_ps(term, d); return here(term);
-        case 3: term = _mm256_mul_ps(term, _mm256_load_ps(scales)); return here(term);
+            // Fused without another rounding: m has 11 bits and a sum 12, so that their product is exact.
+            term = type == WeightType::q4_1 ? _mm256_fmadd_ps(m, _mm256_load_ps(sums), term) : _mm256_mul_ps(term, d);
+            return here(term);
+        case 2: term = _mm256_mul_ps(term, _mm256_load_ps(scales)); return here(term);
         default:
             term = _mm256_add_ps(term, _mm256_loadu_ps(y));
             here(term);
@@ -79,14 +77,14 @@ inline void fold(int part, int token, const Waiting &waiting, const SpreadRows &
 template <WeightType type>
 inline void block_dots(const std::uint8_t *numbers, const __m256i *low, const __m256i &ones, const SpreadRows &rows, int block, Waiting &waiting) {
     // Of the eight products of a token's turn, those after which its parts stand.
-    constexpr int kParts[5] = {0, 1, 3, 5, 7};
+    constexpr int kPartAfter[kParts] = {0, 3, 5, 7};
     __m256 d = load_halves(waiting.scales), m = d;
     here(d);
     if constexpr (type == WeightType::q4_1) {
         m = load_halves(waiting.scales + 2 * kPanel);
         here(m);
     }
-    __m256 term = d, offset = d;
+    __m256 term = d;
     __m256i sums[kSpreadTokens], products[kLag + 1], weights = ones;
     const std::int8_t *columns = rows.numbers[block][0][0];
 #pragma GCC unroll 80
@@ -110,8 +108,8 @@ inline void block_dots(const std::uint8_t *numbers, const __m256i *low, const __
             here(sum);
         }
         if (step < kSteps)
-            for (int part = 0; part < 5; ++part)
-                if (token == kParts[part]) fold<type>(part, j, waiting, rows, d, m, term, offset);
+            for (int part = 0; part < kParts; ++part)
+                if (token == kPartAfter[part]) fold<type>(part, j, waiting, rows, d, m, term);
     }
 #pragma GCC unroll 8
     for (__m256i &sum : sums) {
@@ -147,9 +145,9 @@ void panels(const std::uint8_t *panel, std::size_t panel_bytes, int count, int b
         }
     }
     const __m256 d = load_halves(waiting.scales), m = type == WeightType::q4_1 ? load_halves(waiting.scales + 2 * kPanel) : d;
-    __m256 term = d, offset = d;
+    __m256 term = d;
     for (int token = 0; token < kSpreadTokens; ++token)
-        for (int part = 0; part < 5; ++part) fold<type>(part, token, waiting, rows, d, m, term, offset);
+        for (int part = 0; part < kParts; ++part) fold<type>(part, token, waiting, rows, d, m, term);
 }
 
 }  // namespace
