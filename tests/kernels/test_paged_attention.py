@@ -189,14 +189,17 @@ def test_what_was_never_written_is_not_read() -> None:
     assert torch.equal(attend(pool, rows, _native.detected_isa()), expected)
 
 
-def test_a_query_that_is_not_finite_spoils_only_itself() -> None:
+@pytest.mark.parametrize("dims", [slice(None), 0])
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+@pytest.mark.parametrize("path", PATHS)
+def test_a_query_that_is_not_finite_spoils_only_itself(path: str, value: float, dims: slice | int) -> None:
     shape = SHAPES["grouped"]
     generator = torch.Generator().manual_seed(6)
     pool = make_pool(shape, torch.float32, generator)
     rows = make_rows([300], [20], shape, generator)
-    expected = attend(pool, rows, _native.detected_isa())
-    rows.q[7, 2] = torch.nan
-    found = attend(pool, rows, _native.detected_isa())
+    expected = attend(pool, rows, path)
+    rows.q[7, 2, dims] = value
+    found = attend(pool, rows, path)
     assert found[7, 2].isnan().all()
     found[7, 2] = expected[7, 2]
     assert torch.equal(found, expected)

@@ -12,6 +12,7 @@
 
 #include "radixrt/attention_plan.h"
 #include "radixrt/simd_exp2.h"
+#include "radixrt/softmax_stages.h"
 
 namespace radixrt {
 namespace {
@@ -171,7 +172,7 @@ inline void pack_values(const Element *const *values, int count, int head_dim, i
     }
 }
 
-// The running softmax of one query row: the largest score, and the sum of weights relative to it.
+// The running softmax of one query row: the largest score, in units of 1 / kExp2Scale, and the sum of weights, 2 for a score that large.
 struct RowState {
     float best;
     float sum;
@@ -181,25 +182,13 @@ struct RowState {
 constexpr int kExpVectors = kVectorsPerSum < 4 ? 2 * kVectorsPerSum : kVectorsPerSum;
 constexpr int kExpLanes = kExpVectors * kLanes;
 
-// Turn scores [Rows][width] of a block, those of keys that a row does not see at minus infinity, into weights, in place, and bring
-// the rows' states up to date.  factors[Rows]: what their weighted sums so far are to be multiplied with.  ``Width`` is the width where
-// it is not 0.
+// Turn scores [Rows][width] into weights relative to each row's best, in place, times the scales of V where there are any; totals[Rows]: the
+// sums of those without scales.
 template <int Rows, int Width>
-inline void softmax_rows(float *scores, int any_width, const float *v_scale, RowState *states, float *factors) {
-    constexpr int padded = (Rows + kLanes - 1) / kLanes * kLanes;
-    const int width = Width > 0 ? Width : any_width;
-    float bests[Rows], totals[Rows], shrinks[padded] = {};
-#pragma GCC unroll 8
-    for (int row = 0; row < Rows; ++row) {
-        const float *at = scores + row * kBlockKeys;
-        F most = Simd::load(at);
-        for (int i = kLanes; i < width; i += kLanes) most = Simd::max(most, Simd::load(at + i));
-        const float best = Simd::reduce_max(most), before = states[row].best;
-        bests[row] = best > before ? best : before;
-        // A row that has seen nothing yet has weights of 0: infinity less infinity would be none.
-        bests[row] = bests[row] > kLowest ? bests[row] : kLowest;
-        shrinks[row] = before - bests[row];
-    }
+inline void weigh_rows(float *scores, int width, const float *v_scale, const float *bests, float *totals) {
+    // One or two rows are as fast without: their vectors are few.
+    if constexpr (Simd::kStages && Rows > 2 && Width == kBlockKeys)
+        if (v_scale == nullptr) return SoftmaxStages::run(Rows, scores, bests, totals);
 #pragma GCC unroll 8
     for (int row = 0; row < Rows; ++row) {
         float *at = scores + row * kBlockKeys;
@@ -210,7 +199,7 @@ inline void softmax_rows(float *scores, int any_width, const float *v_scale, Row
             F weights[kExpVectors];
 #pragma GCC unroll 8
             for (int j = 0; j < kExpVectors; ++j) weights[j] = Simd::sub(Simd::load(at + i + j * kLanes), offset);
-            exp2_of(weights);
+            twice_exp2(weights);
 #pragma GCC unroll 8
             for (int j = 0; j < kExpVectors; ++j) {
                 total[j % kVectorsPerSum] = Simd::add(total[j % kVectorsPerSum], weights[j]);
@@ -220,6 +209,29 @@ inline void softmax_rows(float *scores, int any_width, const float *v_scale, Row
         }
         totals[row] = Simd::reduce_add(total);
     }
+}
+
+// Turn scores [Rows][width] of a block, those of keys that a row does not see at minus infinity, into weights, in place, and bring
+// the rows' states up to date.  factors[Rows]: what their weighted sums so far are to be multiplied with.  ``Width`` is the width where
+// it is not 0.
+//
+// A score that is NaN has a weight of 0.  A row of such, or one with a score of infinity, has a sum of 0, by which its result is NaN.
+template <int Rows, int Width>
+inline void softmax_rows(float *scores, int any_width, const float *v_scale, RowState *states, float *factors) {
+    constexpr int padded = (Rows + kLanes - 1) / kLanes * kLanes;
+    const int width = Width > 0 ? Width : any_width;
+    float bests[Rows], totals[Rows], shrinks[padded] = {};
+#pragma GCC unroll 8
+    for (int row = 0; row < Rows; ++row) {
+        const float *at = scores + row * kBlockKeys;
+        // A row that has seen nothing yet has weights of 0: infinity less infinity would be none.
+        F most = Simd::set1(kLowest);
+        for (int i = 0; i < width; i += kLanes) most = Simd::max(Simd::load(at + i), most);
+        const float best = Simd::reduce_max(most), before = states[row].best;
+        bests[row] = best > before ? best : before;
+        shrinks[row] = before - bests[row];
+    }
+    weigh_rows<Rows, Width>(scores, width, v_scale, bests, totals);
     // 1 where the best stayed: no branch to guess.
     for (int i = 0; i < padded; i += kLanes) Simd::store(shrinks + i, exp2_of(Simd::load(shrinks + i)));
     for (int row = 0; row < Rows; ++row) {
@@ -246,14 +258,14 @@ inline void softmax_strip(int rows, float *scores, int width, const float *v_sca
     }
 }
 
-// Fold a later chunk's result into that of the chunks before it; a chunk of which nothing was seen has a sum of 0.
+// Fold a later chunk's result into that of the chunks before it, if anything was seen of them, and of it.
 inline void fold(RowState &total, float *sums, const RowState &part, const float *part_sums, int padded) {
-    if (part.sum == 0.0f) return;
-    if (total.sum == 0.0f) {
+    if (!(total.best > kLowest)) {
         total = part;
         std::memcpy(sums, part_sums, sizeof(float) * padded);
         return;
     }
+    if (!(part.best > kLowest)) return;
     const float best = total.best > part.best ? total.best : part.best;
     const float old_scale = exp2_of(total.best - best), new_scale = exp2_of(part.best - best);
     total.best = best;

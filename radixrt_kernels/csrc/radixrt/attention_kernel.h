@@ -79,7 +79,7 @@ struct Worker {
     }
 
     void load_queries() {
-        const float scale = attention.scale * 1.4426950408889634f;
+        const float scale = attention.scale * 1.4426950408889634f * kExp2Scale;  // the last of which changes no bit of a score but its exponent
         int row = 0;
         least_position = most_position = member(work.member_begin).position;
         for (int i = work.member_begin; i < work.member_end; ++i) {

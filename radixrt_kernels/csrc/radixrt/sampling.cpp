@@ -95,7 +95,7 @@ private:
         Workspace &space = workspace;
         space.weights.resize(static_cast<std::size_t>(size_));
         space.sums.resize(static_cast<std::size_t>((size_ + kSumBlock - 1) / kSumBlock));
-        // A temperature near 0 leaves the best alone: 0 x the largest float is 0, and anything else below 2^-127.
+        // A temperature near 0 leaves the best alone: 0 x the largest float is 0, and anything else below 2^-128.
         const auto factor = static_cast<float>(std::min<double>(kLog2E / args_.temperature[row_], FLT_MAX));
         const double total = paths_.weigh(logits_, size_, best, factor, space.weights.data(), space.sums.data());
         const bool filtered = args_.top_k[row_] < size_ || args_.top_p[row_] < 1.0f || args_.min_p[row_] > 0.0f;

@@ -42,13 +42,14 @@ inline double weigh(const float *x, std::int64_t count, float best, float factor
         std::int64_t i = begin;
         for (; i + kSumLanes <= end; i += kSumLanes)
             for (int j = 0; j < kVectorsPerSum; ++j) {
-                const F weight = exp2_of(Simd::mul(Simd::sub(Simd::load(x + i + j * kLanes), offset), factors));
+                const F exponent = Simd::mul(Simd::sub(Simd::load(x + i + j * kLanes), offset), factors);
+                const F weight = exp2_of(Simd::mul(exponent, Simd::set1(kExp2Scale)));
                 Simd::store(out + i + j * kLanes, weight);
                 total[j] = Simd::add(total[j], weight);
             }
         double sum = Simd::reduce_add(total);
         for (; i < end; ++i) {
-            out[i] = exp2_of((x[i] - best) * factor);
+            out[i] = exp2_of((x[i] - best) * factor * kExp2Scale);
             sum += out[i];
         }
         sums[begin / kSumBlock] = sum;

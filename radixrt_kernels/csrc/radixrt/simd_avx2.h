@@ -11,6 +11,7 @@ namespace {
 struct Simd {
     static constexpr int kLanes = 8;
     static constexpr int kManyRows = 6, kColumnsOfMany = 2, kColumnsOfFew = 4, kFewRows = 3;
+    static constexpr bool kStages = true;  // see softmax_stages.h
     using F = __m256;
 
     static F zero() { return _mm256_setzero_ps(); }
@@ -45,11 +46,15 @@ struct Simd {
         return _mm256_castsi256_ps(_mm256_and_si256(_mm256_castps_si256(words), _mm256_set1_epi32(static_cast<int>(0xFFFF0000u))));
     }
 
-    // 2^n of the integer that kRound left in the low bits of t.
-    static F power(F t) {
-        const __m256i n = _mm256_sub_epi32(_mm256_castps_si256(t), _mm256_castps_si256(set1(kRound - 127.0f)));
-        return _mm256_castsi256_ps(_mm256_slli_epi32(n, 23));
-    }
+    // x as an integer, rounded towards 0: -2^31 where it is NaN or below that.  None is 2^31 or more.
+    static F integer(F x) { return _mm256_castsi256_ps(_mm256_cvttps_epi32(x)); }
+    // Half of an integer, rounded down.
+    static F halved(F bits) { return _mm256_castsi256_ps(_mm256_srai_epi32(_mm256_castps_si256(bits), 1)); }
+    // 1 + f: the low 23 bits of an integer as a fraction f.
+    static F fraction(F bits) { return _mm256_or_ps(_mm256_and_ps(bits, set1(float_of(0x7FFFFFu))), set1(1.0f)); }
+    static F add_bits(F a, F b) { return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(a), _mm256_castps_si256(b))); }
+    // Keeps the order of steps: a compiler would rather end one chain of them before it begins the next.
+    static void here(F &x) { asm volatile("" : "+x"(x)); }  // NOLINT(portability-no-assembler,misc-const-correctness)
 
     static float reduce_max(F x) {
         __m128 y = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));

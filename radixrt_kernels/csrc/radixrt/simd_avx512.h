@@ -11,6 +11,7 @@ namespace {
 struct Simd {
     static constexpr int kLanes = 16;
     static constexpr int kManyRows = 6, kColumnsOfMany = 4, kColumnsOfFew = 4, kFewRows = 3;
+    static constexpr bool kStages = false;  // see softmax_stages.h
     using F = __m512;
 
     static F zero() { return _mm512_setzero_ps(); }
@@ -49,11 +50,17 @@ struct Simd {
         return _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(words), _mm512_set1_epi32(static_cast<int>(0xFFFF0000u))));
     }
 
-    // 2^n of the integer that kRound left in the low bits of t.
-    static F power(F t) {
-        const __m512i n = _mm512_sub_epi32(_mm512_castps_si512(t), _mm512_castps_si512(set1(kRound - 127.0f)));
-        return _mm512_castsi512_ps(_mm512_slli_epi32(n, 23));
+    // x as an integer, rounded towards 0: -2^31 where it is NaN or below that.  None is 2^31 or more.
+    static F integer(F x) { return _mm512_castsi512_ps(_mm512_cvttps_epi32(x)); }
+    // Half of an integer, rounded down.
+    static F halved(F bits) { return _mm512_castsi512_ps(_mm512_srai_epi32(_mm512_castps_si512(bits), 1)); }
+    // 1 + f: the low 23 bits of an integer as a fraction f.
+    static F fraction(F bits) {
+        const __m512i low = _mm512_and_si512(_mm512_castps_si512(bits), _mm512_set1_epi32(0x7FFFFF));
+        return _mm512_castsi512_ps(_mm512_or_si512(low, _mm512_castps_si512(set1(1.0f))));
     }
+    static F add_bits(F a, F b) { return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(a), _mm512_castps_si512(b))); }
+    static void here(const F &) {}
 
     static float reduce_max(F x) { return _mm512_reduce_max_ps(x); }
     // Sixteen lanes, halved again and again: the order of every instruction set.

@@ -13,30 +13,33 @@ constexpr int kVectorsPerSum = kSumLanes / kLanes;
 constexpr float kMinusInfinity = -__builtin_inff();
 constexpr float kLowest = -0x1.fffffep127f;
 
-// Stage by stage, so that neighbouring instructions do not wait for each other.
+// x = 2 * 2^(x / kExp2Scale) for x <= 0, and 0 from -2^31 down, as for NaN.
+//
+// Of an exponent n + f as an integer with 23 bits of f, those bits are what 1 + f has in a float.  Adding all of it to the bits of
+// 2^f - f + 1, which is in [1, 2], takes the f there away again: what is left is 2^f one binade up, and n in its exponent.  (Schraudolph,
+// "A Fast, Compact Approximation of the Exponential Function", 1999, adds n + f to the bits of a constant.)
 template <int Count>
-inline void exp2_of(F (&x)[Count]) {
-    F t[Count], p[Count];
+inline void twice_exp2(F (&x)[Count]) {
+    F m[Count], p[Count];
 #pragma GCC unroll 8
-    for (int i = 0; i < Count; ++i) x[i] = Simd::max(Simd::set1(kExp2Least), x[i]);
+    for (int i = 0; i < Count; ++i) x[i] = Simd::halved(Simd::integer(x[i]));
 #pragma GCC unroll 8
-    for (int i = 0; i < Count; ++i) t[i] = Simd::add(x[i], Simd::set1(kRound));
+    for (int i = 0; i < Count; ++i) m[i] = Simd::fraction(x[i]);
 #pragma GCC unroll 8
-    for (int i = 0; i < Count; ++i) x[i] = Simd::sub(x[i], Simd::sub(t[i], Simd::set1(kRound)));
+    for (int i = 0; i < Count; ++i) p[i] = Simd::set1(kExp2[kExp2Degree]);
 #pragma GCC unroll 8
-    for (int i = 0; i < Count; ++i) p[i] = Simd::set1(kExp2[4]);
+    for (int k = kExp2Degree - 1; k >= 0; --k)
 #pragma GCC unroll 8
-    for (int k = 3; k >= 0; --k)
+        for (int i = 0; i < Count; ++i) p[i] = Simd::fma(p[i], m[i], Simd::set1(kExp2[k]));
 #pragma GCC unroll 8
-        for (int i = 0; i < Count; ++i) p[i] = Simd::fma(p[i], x[i], Simd::set1(kExp2[k]));
-#pragma GCC unroll 8
-    for (int i = 0; i < Count; ++i) x[i] = Simd::mul(Simd::fma(p[i], x[i], Simd::set1(1.0f)), Simd::power(t[i]));
+    for (int i = 0; i < Count; ++i) x[i] = Simd::add_bits(p[i], x[i]);
 }
 
+// 2^(x / kExp2Scale), exactly 1 for 0.
 inline F exp2_of(F x) {
     F one[] = {x};
-    exp2_of(one);
-    return one[0];
+    twice_exp2(one);
+    return Simd::mul(one[0], Simd::set1(0.5f));
 }
 
 inline float exp2_of(float x) {

@@ -11,6 +11,7 @@ namespace {
 struct Simd {
     static constexpr int kLanes = 4;
     static constexpr int kManyRows = 6, kColumnsOfMany = 4, kColumnsOfFew = 4, kFewRows = 3;
+    static constexpr bool kStages = false;  // see softmax_stages.h
     using F = float32x4_t;
 
     static F zero() { return vdupq_n_f32(0.0f); }
@@ -48,11 +49,17 @@ struct Simd {
         return vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_f32(words), vdupq_n_u32(0xFFFF0000u)));
     }
 
-    // 2^n of the integer that kRound left in the low bits of t.
-    static F power(F t) {
-        const uint32x4_t n = vsubq_u32(vreinterpretq_u32_f32(t), vdupq_n_u32(bits_of(kRound - 127.0f)));
-        return vreinterpretq_f32_u32(vshlq_n_u32(n, 23));
+    // x as an integer, rounded towards 0: -2^31 where it is NaN or below that.  None is 2^31 or more.
+    static F integer(F x) { return vreinterpretq_f32_s32(vcvtq_s32_f32(max(x, set1(-0x1p31f)))); }
+    // Half of an integer, rounded down.
+    static F halved(F bits) { return vreinterpretq_f32_s32(vshrq_n_s32(vreinterpretq_s32_f32(bits), 1)); }
+    // 1 + f: the low 23 bits of an integer as a fraction f.
+    static F fraction(F bits) {
+        const uint32x4_t low = vandq_u32(vreinterpretq_u32_f32(bits), vdupq_n_u32(0x7FFFFFu));
+        return vreinterpretq_f32_u32(vorrq_u32(low, vreinterpretq_u32_f32(set1(1.0f))));
     }
+    static F add_bits(F a, F b) { return vreinterpretq_f32_u32(vaddq_u32(vreinterpretq_u32_f32(a), vreinterpretq_u32_f32(b))); }
+    static void here(const F &) {}
 
     static float reduce_max(F x) { return vmaxvq_f32(x); }
     // Sixteen lanes, halved again and again: the order of every instruction set.

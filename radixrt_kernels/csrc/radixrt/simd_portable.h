@@ -11,6 +11,7 @@ namespace {
 struct Simd {
     static constexpr int kLanes = 8;
     static constexpr int kManyRows = 2, kColumnsOfMany = 2, kColumnsOfFew = 2, kFewRows = 1;
+    static constexpr bool kStages = false;  // see softmax_stages.h
     struct F {
         float lane[kLanes];
     };
@@ -75,9 +76,23 @@ struct Simd {
         return each([&](int i) { return float_of(bits_of(words.lane[i]) & 0xFFFF0000u); });
     }
 
-    static F power(const F &t) {
-        return each([&](int i) { return float_of((bits_of(t.lane[i]) - bits_of(kRound - 127.0f)) << 23); });
+    // x as an integer, rounded towards 0: -2^31 where it is NaN or below that.  None is 2^31 or more.
+    static F integer(const F &x) {
+        const F least = max(x, set1(-0x1p31f));
+        return each([&](int i) { return float_of(static_cast<std::uint32_t>(static_cast<std::int32_t>(least.lane[i]))); });
     }
+    // Half of an integer, rounded down.
+    static F halved(const F &bits) {
+        return each([&](int i) { return float_of(static_cast<std::uint32_t>(static_cast<std::int32_t>(bits_of(bits.lane[i])) >> 1)); });
+    }
+    // 1 + f: the low 23 bits of an integer as a fraction f.
+    static F fraction(const F &bits) {
+        return each([&](int i) { return float_of((bits_of(bits.lane[i]) & 0x7FFFFFu) | bits_of(1.0f)); });
+    }
+    static F add_bits(const F &a, const F &b) {
+        return each([&](int i) { return float_of(bits_of(a.lane[i]) + bits_of(b.lane[i])); });
+    }
+    static void here(const F &) {}
 
     static float reduce_max(const F &x) {
         float best = x.lane[0];

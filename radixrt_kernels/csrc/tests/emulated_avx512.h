@@ -107,9 +107,16 @@ inline Integers add_epi32(Integers a, Integers b) { return (Integers)((UnsignedW
 inline Integers sub_epi32(Integers a, Integers b) { return (Integers)((UnsignedWords)a - (UnsignedWords)b); }
 inline Integers slli_epi32(Integers x, unsigned count) { return (Integers)((UnsignedWords)x << count); }
 inline Integers srli_epi32(Integers x, unsigned count) { return (Integers)((UnsignedWords)x >> count); }
+inline Integers srai_epi32(Integers x, unsigned count) { return (Integers)((Words)x >> static_cast<std::int32_t>(count)); }
 inline Integers srli_epi16(Integers x, unsigned count) { return (Integers)((Halves)x >> static_cast<std::uint16_t>(count)); }
 
 inline Floats cvtepi32_ps(Integers x) { return __builtin_convertvector((Words)x, Floats); }
+// The least integer where there is none.
+inline Integers cvttps_epi32(Floats x) {
+    Words out{};
+    for (int i = 0; i < 16; ++i) out[i] = x[i] >= -0x1p31f && x[i] < 0x1p31f ? static_cast<std::int32_t>(x[i]) : INT32_MIN;
+    return (Integers)out;
+}
 inline Integers cvtepu16_epi32(__m256i x) {
     using Half = std::uint16_t __attribute__((vector_size(32)));
     return (Integers)__builtin_convertvector((Half)x, Words);
@@ -194,6 +201,7 @@ inline __m512bh cvtne2ps_pbh(Floats a, Floats b) {
 #undef _mm512_shuffle_f32x4
 #undef _mm512_shuffle_ps
 #undef _mm512_slli_epi32
+#undef _mm512_srai_epi32
 #undef _mm512_srli_epi16
 #undef _mm512_srli_epi32
 #undef _mm512_cvtph_ps
@@ -209,6 +217,7 @@ inline __m512bh cvtne2ps_pbh(Floats a, Floats b) {
 #define _mm512_cvtepu16_epi32 emulated_avx512::cvtepu16_epi32
 #define _mm512_cvtne2ps_pbh emulated_avx512::cvtne2ps_pbh
 #define _mm512_cvtph_ps emulated_avx512::cvtph_ps
+#define _mm512_cvttps_epi32 emulated_avx512::cvttps_epi32
 #define _mm512_dpbf16_ps emulated_avx512::dpbf16_ps
 #define _mm512_dpbusd_epi32 emulated_avx512::dpbusd_epi32
 #define _mm512_extractf32x8_ps emulated_avx512::extractf32x8_ps
@@ -228,6 +237,7 @@ inline __m512bh cvtne2ps_pbh(Floats a, Floats b) {
 #define _mm512_shuffle_f32x4 emulated_avx512::shuffle_f32x4
 #define _mm512_shuffle_ps emulated_avx512::shuffle_ps
 #define _mm512_slli_epi32 emulated_avx512::slli_epi32
+#define _mm512_srai_epi32 emulated_avx512::srai_epi32
 #define _mm512_srli_epi16 emulated_avx512::srli_epi16
 #define _mm512_srli_epi32 emulated_avx512::srli_epi32
 #define _mm512_storeu_ps emulated_avx512::storeu_ps
