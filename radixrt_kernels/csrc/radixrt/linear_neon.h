@@ -140,7 +140,7 @@ void float_panel(const std::uint8_t *panel, std::int64_t cols, const float *x, i
 
 constexpr LinearPath kPath{
     quantized_panel<WeightType::q8_0>, quantized_panel<WeightType::q4_0>, quantized_panel<WeightType::q4_1>,
-    float_panel<WeightType::f32>, float_panel<WeightType::bf16>,
+    float_panel<WeightType::f32>, float_panel<WeightType::bf16>, nullptr,
 };
 
 }  // namespace
