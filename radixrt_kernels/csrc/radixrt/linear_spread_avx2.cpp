@@ -42,23 +42,25 @@ void spread(const QuantizedRows &rows, std::int64_t first, std::int64_t block, i
     }
 }
 
-// Half a panel's block whose dot products wait to be scaled and added.
+// Dot products of eight tokens with half a panel's block.
+using Dots = float[kSpreadTokens][kHalf];
+
+// Where those that wait to be scaled and added belong.  Passed by value: what lies beside the dots would be read again for each token.
 struct Waiting {
-    alignas(32) float dots[kSpreadTokens][kHalf];
-    const std::uint8_t *scales;  // d, and m two rows of halves further on
-    int block;
+    const std::uint8_t *halves;  // d, and m two rows of halves further on
+    const float *sums, *scales;  // the tokens', each in all lanes of a register
     float *y;
 };
 
 // One of the parts of what adds a token's dot products to y: y = y + s * (d * dot [+ m * sum]), or s * (d * (dot - sum)).
 constexpr int kParts = 4;
 template <WeightType type>
-inline void fold(int part, int token, const Waiting &waiting, const SpreadRows &rows, __m256 d, __m256 m, __m256 &term) {
-    const float *sums = rows.sums[waiting.block][token], *scales = rows.scales[waiting.block][token];
+inline void fold(int part, int token, const Dots &dots, Waiting waiting, __m256 d, __m256 m, __m256 &term) {
+    const float *sums = waiting.sums + token * kHalf, *scales = waiting.scales + token * kHalf;
     float *y = waiting.y + token * kPanel;
     switch (part) {
         case 0:
-            term = _mm256_load_ps(waiting.dots[token]);
+            term = _mm256_load_ps(dots[token]);
             term = type == WeightType::q4_1 ? _mm256_mul_ps(term, d) : _mm256_sub_ps(term, _mm256_load_ps(sums));
             return here(term);
         case 1:
@@ -75,18 +77,17 @@ inline void fold(int part, int token, const Waiting &waiting, const SpreadRows &
 
 // The dot products of half a panel's block, folding those that wait meanwhile, for which they wait then.
 template <WeightType type>
-inline void block_dots(const std::uint8_t *numbers, const __m256i *low, const __m256i &ones, const SpreadRows &rows, int block, Waiting &waiting) {
+inline void block_dots(const std::uint8_t *numbers, const __m256i *low, const __m256i &ones, const std::int8_t *columns, Dots &dots, Waiting waiting) {
     // Of the eight products of a token's turn, those after which its parts stand.
     constexpr int kPartAfter[kParts] = {0, 3, 5, 7};
-    __m256 d = load_halves(waiting.scales), m = d;
+    __m256 d = load_halves(waiting.halves), m = d;
     here(d);
     if constexpr (type == WeightType::q4_1) {
-        m = load_halves(waiting.scales + 2 * kPanel);
+        m = load_halves(waiting.halves + 2 * kPanel);
         here(m);
     }
     __m256 term = d;
     __m256i sums[kSpreadTokens], products[kLag + 1], weights = ones;
-    const std::int8_t *columns = rows.numbers[block][0][0];
 #pragma GCC unroll 80
     for (int step = 0; step < kSteps + kLag; ++step) {
         const int j = step / kSpreadTokens, token = step % kSpreadTokens;
@@ -109,7 +110,7 @@ inline void block_dots(const std::uint8_t *numbers, const __m256i *low, const __
         }
         if (step < kSteps)
             for (int part = 0; part < kParts; ++part)
-                if (token == kPartAfter[part]) fold<type>(part, j, waiting, rows, d, m, term);
+                if (token == kPartAfter[part]) fold<type>(part, j, dots, waiting, d, m, term);
     }
 #pragma GCC unroll 8
     for (__m256i &sum : sums) {
@@ -120,8 +121,8 @@ inline void block_dots(const std::uint8_t *numbers, const __m256i *low, const __
     for (int token = 0; token < kSpreadTokens; ++token) {
         __m256 dot = _mm256_cvtepi32_ps(sums[token]);
         here(dot);
-        _mm256_store_ps(waiting.dots[token], dot);
-        asm volatile("" : "+m"(waiting.dots[token]));  // NOLINT(portability-no-assembler)
+        _mm256_store_ps(dots[token], dot);
+        asm volatile("" : "+m"(dots[token]));  // NOLINT(portability-no-assembler)
     }
 }
 
@@ -134,20 +135,21 @@ void panels(const std::uint8_t *panel, std::size_t panel_bytes, int count, int b
     // Nothing waits at first: zeros, with scales of zero, are added to what nobody reads.
     alignas(32) float nobody[kSpreadTokens * kPanel] = {};
     const std::uint8_t nothing[4 * kPanel] = {};
-    Waiting waiting{{}, nothing, 0, nobody};
+    alignas(32) Dots dots = {};
+    Waiting waiting{nothing, rows.sums[0][0], rows.scales[0][0], nobody};
     for (; count > 0; --count, panel += panel_bytes, y += kSpreadTokens * kPanel) {
         for (int half = 0; half < 2; ++half) {
             const std::uint8_t *from = panel;
             for (int block = 0; block < blocks; ++block, from += panel_block_bytes(type)) {
-                block_dots<type>(from + numbers_at + 4 * kHalf * half, low_at, ones, rows, block, waiting);
-                waiting.scales = from + 2 * kHalf * half, waiting.block = block, waiting.y = y + kHalf * half;
+                block_dots<type>(from + numbers_at + 4 * kHalf * half, low_at, ones, rows.numbers[block][0][0], dots, waiting);
+                waiting = {from + 2 * kHalf * half, rows.sums[block][0], rows.scales[block][0], y + kHalf * half};
             }
         }
     }
-    const __m256 d = load_halves(waiting.scales), m = type == WeightType::q4_1 ? load_halves(waiting.scales + 2 * kPanel) : d;
+    const __m256 d = load_halves(waiting.halves), m = type == WeightType::q4_1 ? load_halves(waiting.halves + 2 * kPanel) : d;
     __m256 term = d;
     for (int token = 0; token < kSpreadTokens; ++token)
-        for (int part = 0; part < kParts; ++part) fold<type>(part, token, waiting, rows, d, m, term);
+        for (int part = 0; part < kParts; ++part) fold<type>(part, token, dots, waiting, d, m, term);
 }
 
 }  // namespace
