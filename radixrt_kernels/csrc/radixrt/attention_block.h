@@ -186,7 +186,7 @@ constexpr int kExpLanes = kExpVectors * kLanes;
 // sums of those without scales.
 template <int Rows, int Width>
 inline void weigh_rows(float *scores, int width, const float *v_scale, const float *bests, float *totals) {
-    // One or two rows are as fast without: their vectors are few.
+    // One or two rows are faster without.
     if constexpr (Simd::kStages && Rows > 2 && Width == kBlockKeys)
         if (v_scale == nullptr) return SoftmaxStages::run(Rows, scores, bests, totals);
 #pragma GCC unroll 8
