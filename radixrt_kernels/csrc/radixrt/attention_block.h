@@ -258,21 +258,28 @@ inline void softmax_strip(int rows, float *scores, int width, const float *v_sca
     }
 }
 
-// Fold a later chunk's result into that of the chunks before it, if anything was seen of them, and of it.
-inline void fold(RowState &total, float *sums, const RowState &part, const float *part_sums, int padded) {
-    if (!(total.best > kLowest)) {
-        total = part;
-        std::memcpy(sums, part_sums, sizeof(float) * padded);
-        return;
+// Fold up to kLanes rows' results of a later chunk into those of the chunks before it, if anything was seen of them, and of it.
+inline void fold(int rows, RowState *totals, float *sums, const RowState *parts, const float *part_sums, int padded) {
+    float bests[kLanes], old_factors[kLanes] = {}, new_factors[kLanes] = {};
+    for (int row = 0; row < rows; ++row) {
+        bests[row] = totals[row].best > parts[row].best ? totals[row].best : parts[row].best;
+        old_factors[row] = totals[row].best - bests[row];
+        new_factors[row] = parts[row].best - bests[row];
     }
-    if (!(part.best > kLowest)) return;
-    const float best = total.best > part.best ? total.best : part.best;
-    const float old_scale = exp2_of(total.best - best), new_scale = exp2_of(part.best - best);
-    total.best = best;
-    total.sum = total.sum * old_scale + part.sum * new_scale;
-    const F old_factor = Simd::set1(old_scale), new_factor = Simd::set1(new_scale);
-    for (int d = 0; d < padded; d += kLanes)
-        Simd::store(sums + d, Simd::fma(Simd::load(part_sums + d), new_factor, Simd::mul(Simd::load(sums + d), old_factor)));
+    Simd::store(old_factors, exp2_of(Simd::load(old_factors)));
+    Simd::store(new_factors, exp2_of(Simd::load(new_factors)));
+    for (int row = 0; row < rows; ++row, sums += padded, part_sums += padded) {
+        if (parts[row].best < kLowest) continue;
+        if (totals[row].best < kLowest) {
+            totals[row] = parts[row];
+            std::memcpy(sums, part_sums, sizeof(float) * padded);
+            continue;
+        }
+        totals[row] = {bests[row], totals[row].sum * old_factors[row] + parts[row].sum * new_factors[row]};
+        const F old_factor = Simd::set1(old_factors[row]), new_factor = Simd::set1(new_factors[row]);
+        for (int d = 0; d < padded; d += kLanes)
+            Simd::store(sums + d, Simd::fma(Simd::load(part_sums + d), new_factor, Simd::mul(Simd::load(sums + d), old_factor)));
+    }
 }
 
 inline void finish(const RowState &state, const float *sums, float *out, int head_dim) {

@@ -277,9 +277,10 @@ struct Worker {
 
     void fold_chunk(bool first) {
         const std::int64_t all = std::int64_t{work.head_end - work.head_begin} * rows;
-        for (std::int64_t i = 0; i < all; ++i) {
-            if (first) totals[i] = {kMinusInfinity, 0.0f};
-            fold(totals[i], total_sums + i * padded, states[i], sums + i * padded, padded);
+        if (first) std::fill_n(totals, all, RowState{kMinusInfinity, 0.0f});
+        for (std::int64_t i = 0; i < all; i += kLanes) {
+            const int count = static_cast<int>(std::min<std::int64_t>(kLanes, all - i));
+            fold(count, totals + i, total_sums + i * padded, states + i, sums + i * padded, padded);
         }
     }
 
@@ -323,7 +324,7 @@ struct Worker {
                     const float *partial = partial_of(m, chunk, t, h);
                     RowState state;
                     std::memcpy(&state, partial + padded, sizeof state);
-                    fold(total, total_sums, state, partial, padded);
+                    fold(1, &total, total_sums, &state, partial, padded);
                 }
                 finish(total, total_sums, out_of(m, t, h), shape.head_dim);
             }
