@@ -126,7 +126,7 @@ struct Worker {
     void begin_chunk() {
         const std::int64_t all = std::int64_t{work.head_end - work.head_begin} * rows;
         for (std::int64_t i = 0; i < all; ++i) states[i] = {kMinusInfinity, 0.0f};
-        std::memset(sums, 0, sizeof(float) * all * padded);
+        if (shape.window > 0) std::memset(sums, 0, sizeof(float) * all * padded);
     }
 
     void run_chunk(int chunk) {
@@ -159,6 +159,10 @@ struct Worker {
         if (shape.window > 0)
             while (end > begin && positions[end - 1] - shape.window + 1 >= block + count) --end;
     }
+
+    // Whether a block is the first of its chunk that any row sees, and so one that all rows see which see another: sums of weights and
+    // values begin there.
+    bool begins(std::int64_t block) const { return shape.window == 0 && block % kChunkKeys == 0; }
 
     static int lanes_of(int keys) { return (keys + kSumLanes - 1) / kSumLanes * kSumLanes; }
 
@@ -196,6 +200,7 @@ struct Worker {
                 const int last = last_seen(begin, end, block, count);
                 Unpacked::score(end - begin, from, query_stride, here.keys, ahead.keys, lanes_of(last), shape.head_dim, scores);
                 softmax(begin, end, block, last, scores, at, factors);
+                if (begins(block)) std::memset(to, 0, sizeof(float) * (end - begin) * padded);
                 return Unpacked::weigh(end - begin, scores, here.values, ahead.values, last, shape.head_dim, factors, to, padded);
             }
         }
@@ -224,9 +229,11 @@ struct Worker {
         for (int row = begin; row < end; row += kStripRows) {
             const int after = std::min(row + kStripRows, end), i = row - begin, last = last_seen(row, after, block, count);
             if (last == 0) continue;
-            const float *strip_factors = factors + i;
-            product_strip<Pairs>(after - row, scores + i * kBlockKeys, values, to + std::int64_t{i} * padded,
-                                 Strides<kBlockKeys, Padded, Padded>{padded}, Pairs ? (last + 1) / 2 : last, padded / kLanes, strip_factors);
+            const auto weigh = [&](auto strip_factors) {
+                product_strip<Pairs>(after - row, scores + i * kBlockKeys, values, to + std::int64_t{i} * padded,
+                                     Strides<kBlockKeys, Padded, Padded>{padded}, Pairs ? (last + 1) / 2 : last, padded / kLanes, strip_factors);
+            };
+            begins(block) ? weigh(nullptr) : weigh(static_cast<const float *>(factors + i));
         }
     }
 
