@@ -33,8 +33,8 @@ struct Simd {
 
     static F load_as(const float *p) { return load(p); }
     static F load_as(const Bf16 *p) {
-        const __m128i bits = _mm_loadu_si128(reinterpret_cast<const __m128i *>(p));
-        return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
+        const __m128i bits = _mm_loadu_si128(reinterpret_cast<const __m128i *>(p)), none = _mm_setzero_si128();
+        return _mm256_castsi256_ps(_mm256_set_m128i(_mm_unpackhi_epi16(none, bits), _mm_unpacklo_epi16(none, bits)));
     }
     static F load_as(const F16 *p) { return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i *>(p))); }
     static F load_as(const std::int8_t *p) {
