@@ -29,7 +29,8 @@ def fleet() -> Iterator[tuple[httpx.Client, subprocess.Popen[bytes]]]:
     process = subprocess.Popen(command)
     client = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30)
     try:
-        wait(client, lambda: ask(client, "ready?").status_code == 200, 90)
+        # The gateway answers once it knows one of them.
+        wait(client, lambda: num_ready(client) == 2 and ask(client, "ready?").status_code == 200, 90)
         yield client, process
     finally:
         client.close()
@@ -37,6 +38,10 @@ def fleet() -> Iterator[tuple[httpx.Client, subprocess.Popen[bytes]]]:
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
         assert not psutil.wait_procs(children, timeout=10)[1]
+
+
+def num_ready(client: httpx.Client) -> int:
+    return sum(worker["status"] == "ready" for worker in client.get("/workers").json()["workers"])
 
 
 def ask(client: httpx.Client, *turns: str) -> httpx.Response:
