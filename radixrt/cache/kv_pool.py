@@ -34,7 +34,9 @@ class KVPool:
 
     def commit(self, num_bytes: int) -> None:
         """Have the system commit the memory of the first slots, up to so many bytes, before they are used; any thread may."""
-        self.storage.commit(num_bytes // max(1, sum(layer.nbytes for layer in (*self.k, *self.v)) // max(1, self.num_slots)))
+        _, num_kv_heads, head_dim = self.k[0].shape
+        per_slot = self.bytes_per_slot(num_layers=len(self.k), num_kv_heads=num_kv_heads, head_dim=head_dim, dtype=self.dtype)
+        self.storage.commit(num_bytes // per_slot)
 
     def read(self, layer: int, slots: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Return copies of K and V [T, num_kv_heads, head_dim] of slots [T]."""

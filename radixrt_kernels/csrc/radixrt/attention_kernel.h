@@ -126,6 +126,7 @@ struct Worker {
     void begin_chunk() {
         const std::int64_t all = std::int64_t{work.head_end - work.head_begin} * rows;
         for (std::int64_t i = 0; i < all; ++i) states[i] = {kMinusInfinity, 0.0f};
+        // Otherwise the block that begins a row's sums clears them; with a window a row may see none of the first.
         if (shape.window > 0) std::memset(sums, 0, sizeof(float) * all * padded);
     }
 
